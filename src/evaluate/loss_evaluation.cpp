@@ -128,7 +128,7 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   result.num_tokens = sums.num_tokens;
   result.weight_sum = weight_sum;
   result.loss = sums.loss / weight_sum;
-  result.perplexity = std::exp(result.loss);
+  result.perplexity = std::exp(*result.loss);
   result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
   result.bins = bins_of(sums);
   result.ece = report::calibration_error(result.bins);

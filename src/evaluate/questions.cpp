@@ -8,8 +8,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/report/progress_bar.h"
-#include "lora_train/report/task_figures.h"
 
 namespace lora_train::evaluate {
 

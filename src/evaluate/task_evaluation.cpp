@@ -223,7 +223,7 @@ class TaskRun {
       case TaskKind::kConfidence: read_own(); break;
     }
     results_ = gather_results(ranks_, results_, task_.size());
-    TaskResult result{task_.spec.name, task_.spec.kind, figures(), 0, {}};
+    TaskResult result{figures(), 0, {}};
     for (const auto& example : results_) result.num_cut += example.is_cut ? 1 : 0;
     result.answers = gather_answers();
     return result;
@@ -348,14 +348,15 @@ class TaskRun {
 
   bool shows(std::size_t example) const { return example < options_.num_answers; }
 
-  report::TaskFigures figures() const {
+  report::EvalFigures figures() const {
     std::vector<report::Judged> judged;
     double brier = 0;
     for (const auto& example : results_) {
       judged.push_back({example.confidence, example.is_right});
       brier += example.brier;
     }
-    report::TaskFigures figures = report::task_figures(task_.spec.kind, judged);
+    report::EvalFigures figures = report::task_figures(task_.spec.kind, judged);
+    figures.name = task_.spec.name;
     if (task_.spec.kind == TaskKind::kChoices) figures.brier = brier / static_cast<double>(judged.size());
     return figures;
   }

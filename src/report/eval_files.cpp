@@ -9,6 +9,15 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 
+template <>
+constexpr auto lora_train::record_fields<lora_train::report::EvalAnswer>() {
+  using A = report::EvalAnswer;
+  return std::tuple{field("step", &A::step),         field("name", &A::name),
+                    field("source", &A::source),     field("prompt", &A::prompt),
+                    field("expected", &A::expected), field("answer", &A::answer),
+                    field("is_right", &A::is_right), field("confidence", &A::confidence, IfEmpty::kOmit)};
+}
+
 namespace lora_train::report {
 namespace {
 
@@ -149,28 +158,17 @@ std::string in_words(const LossDifference& difference) {
 }
 
 std::string to_json(const EvalAnswer& answer) {
-  Json object = {{"step", answer.step},
-                 {"name", answer.name},
-                 {"source", answer.source},
-                 {"prompt", answer.prompt},
-                 {"expected", or_null(answer.expected)},
-                 {"answer", answer.answer},
-                 {"is_right", answer.is_right}};
-  if (answer.confidence) object["confidence"] = *answer.confidence;
+  Json object;
+  put_fields(object, answer);
   return to_line(object);
 }
 
 std::optional<EvalAnswer> parse_answer(const std::string& line) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object() || !object.contains("is_right") || !object["is_right"].is_boolean()) return std::nullopt;
-  EvalAnswer answer{whole_number_of(object, "step").value_or(0),
-                    text_of(object, "name"),
-                    text_of(object, "source"),
-                    text_of(object, "prompt"),
-                    {},
-                    text_of(object, "answer"),
-                    object["is_right"].get<bool>(),
-                    number_of(object, "confidence")};
+  EvalAnswer answer;
+  read_fields(object, answer);
+  answer.is_right = object["is_right"];
   if (object.contains("expected") && object["expected"].is_string()) answer.expected = text_of(object, "expected");
   return answer;
 }

@@ -21,23 +21,23 @@ const std::vector<Figure>& figures() {
   using enum FigureKind;
   static const std::vector<Figure> table = {
       {"step", &F::step, kCount, true},
-      {"total_steps", &F::total_steps, kCount, false},
+      {"total_steps", &F::total_steps, kCount, false, true},
       {"epoch", &F::epoch, kRate, false},
       {"last_train_loss", &F::last_train_loss, kLoss, true},
       {"best_train_loss", &F::best_train_loss, kLoss, true},
-      {"train_loss", &F::train_loss, kLoss, false},
-      {"eval_loss", &F::eval_loss, kLoss, true},
-      {"best_eval_loss", &F::best_eval_loss, kLoss, true},
-      {"best_step", &F::best_step, kCount, false},
+      {"train_loss", &F::train_loss, kLoss, false, true},
+      {"eval_loss", &F::eval_loss, kLoss, true, true},
+      {"best_eval_loss", &F::best_eval_loss, kLoss, true, true},
+      {"best_step", &F::best_step, kCount, false, true},
       {"perplexity", &F::perplexity, kLoss, false},
       {"token_accuracy", &F::token_accuracy, kAccuracy, false},
       {"tokens", &F::tokens, kCount, false},
       {"tokens_per_s", &F::tokens_per_s, kCount, true},
-      {"peak_memory_gib", &F::peak_memory_gib, kGib, true},
-      {"peak_host_memory_gib", &F::peak_host_memory_gib, kGib, true},
-      {"wall_s", &F::wall_s, kSeconds, true},
-      {"train_s", &F::train_s, kSeconds, false},
-      {"cost_usd", &F::cost_usd, kMoney, true},
+      {"peak_memory_gib", &F::peak_memory_gib, kGib, true, true},
+      {"peak_host_memory_gib", &F::peak_host_memory_gib, kGib, true, true},
+      {"wall_s", &F::wall_s, kSeconds, true, true},
+      {"train_s", &F::train_s, kSeconds, false, true},
+      {"cost_usd", &F::cost_usd, kMoney, true, true},
   };
   return table;
 }

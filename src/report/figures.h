@@ -14,7 +14,8 @@ struct Figure {
   const char* name;
   std::optional<double> RunFigures::*value;
   FigureKind kind;
-  bool is_in_table;  ///< false: in CSV and JSON only
+  bool is_in_table;            ///< false: in CSV and JSON only
+  bool is_of_summary = false;  ///< the value in summary.json counts
 };
 
 const std::vector<Figure>& figures();

@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
+#include "lora_train/base/record_fields.h"
 #include "lora_train/report/metrics_writer.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_times.h"
@@ -52,9 +55,41 @@ inline std::string text_of(const nlohmann::ordered_json& object, const char* key
   return found == object.end() || !found->is_string() ? "" : found->get<std::string>();
 }
 
-nlohmann::ordered_json to_object(const TrainRecord& record);
+inline std::vector<std::string> texts_of(const nlohmann::ordered_json& object, const char* key) {
+  std::vector<std::string> texts;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return texts;
+  for (const nlohmann::ordered_json& text : *found) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  return texts;
+}
+
+/// Reads the numbers, texts and lists of texts that put_fields() wrote; skips a missing value, or one of another type.
+template <typename Record>
+void read_fields(const nlohmann::ordered_json& object, Record& record) {
+  for_each_field<Record>([&](const auto& field) {
+    auto& value = record.*field.member;
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, long long>) {
+      value = whole_number_of(object, field.key).value_or(value);
+    } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+      value = number_of(object, field.key);
+    } else if constexpr (std::is_same_v<Value, double>) {
+      value = number_of(object, field.key).value_or(value);
+    } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+      value = texts_of(object, field.key);
+    } else if constexpr (std::is_same_v<Value, std::string>) {
+      value = text_of(object, field.key);
+    }
+  });
+}
+
+nlohmann::ordered_json to_object(const StepRecord& record);
 nlohmann::ordered_json to_object(const EvalRecord& record);
-nlohmann::ordered_json to_object(const TaskRecord& record);
+
+/// Adds kind of task, metrics, and number of tokens or examples.
+void put_figures(nlohmann::ordered_json& object, const EvalFigures& figures);
 
 inline nlohmann::ordered_json to_object(const NamedSeconds& seconds) {
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
@@ -66,10 +101,7 @@ inline nlohmann::ordered_json to_object(const NamedSeconds& seconds) {
 inline void put_times(nlohmann::ordered_json& object, const RunTimes& times) {
   object["phases_s"] = to_object(times.named());
   object["cost_usd"] = or_null(times.cost_usd);
-  object["cpu_s"] = or_null(times.usage.cpu_s);
-  object["energy_wh"] = or_null(times.usage.energy_wh);
-  object["gpu_watched_s"] = times.usage.gpu_watched_s;
-  object["gpu_busy_s"] = times.usage.gpu_busy_s;
+  put_fields(object, times.usage);
 }
 
 /// Writes the keys with the GPU price of a run.
@@ -86,13 +118,16 @@ inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
   for (const auto& [name, value] : phases->items()) {
     if (value.is_number()) seconds.emplace_back(name, value.get<double>());
   }
-  const Usage usage{number_of(object, "cpu_s"), number_of(object, "energy_wh"),
-                    number_of(object, "gpu_watched_s").value_or(0), number_of(object, "gpu_busy_s").value_or(0)};
+  Usage usage;
+  read_fields(object, usage);
   return RunTimes::of(seconds, number_of(object, "cost_usd"), usage);
 }
 
-/// The "bins" of an "eval" line; empty unless all are [count, sum of confidence, number right].
-std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& line);
+inline nlohmann::ordered_json to_array(const std::vector<CalibrationBin>& bins) {
+  nlohmann::ordered_json array = nlohmann::ordered_json::array();
+  for (const CalibrationBin& bin : bins) array.push_back({bin.count, bin.confidence, bin.num_right});
+  return array;
+}
 
 /// [["train", 1.25, 60.5], ...], to the millisecond.
 inline nlohmann::ordered_json to_array(const std::vector<Span>& spans) {

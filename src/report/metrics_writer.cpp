@@ -9,6 +9,7 @@
 
 #include "json_fields.h"
 #include "lora_train/base/file.h"
+#include "step_fields.h"
 
 namespace lora_train::report {
 namespace {
@@ -39,18 +40,6 @@ bool is_later_than(std::string_view line, long long step) {
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
 }
 
-void put_gpu(Json& object, const GpuRecord& gpu) {
-  const auto put = [&](const char* key, const std::optional<double>& value) {
-    if (value) object[key] = *value;
-  };
-  put("gpu_utilization", gpu.utilization);
-  put("gpu_power_w", gpu.power_w);
-  put("gpu_temperature_c", gpu.temperature_c);
-  put("gpu_clock_mhz", gpu.clock_mhz);
-  put("gpu_memory_used_gib", gpu.memory_used_gib);
-  if (!gpu.throttle.empty()) object["gpu_throttle"] = gpu.throttle;
-}
-
 Json to_object(const NamedTexts& texts) {
   Json object = Json::object();
   for (const auto& [name, text] : texts) {
@@ -64,12 +53,6 @@ void put_provenance(Json& object, const Provenance& provenance) {
   object["set_by"] = to_object(provenance.set_by);
   object["base_files"] = provenance.base_files;
   object["base_values"] = to_object(provenance.base_values);
-}
-
-Json to_array(const std::vector<CalibrationBin>& bins) {
-  Json array = Json::array();
-  for (const CalibrationBin& bin : bins) array.push_back({bin.count, bin.confidence, bin.num_right});
-  return array;
 }
 
 Json to_object(const StartRecord& record) {
@@ -130,61 +113,22 @@ LengthHistogram length_histogram(const std::vector<long long>& lengths) {
   return histogram;
 }
 
-Json to_object(const TrainRecord& record) {
-  Json object = {{"event", "train"},
-                 {"step", record.step},
-                 {"epoch", record.epoch},
-                 {"loss", record.loss},
-                 {"supervised_tokens", record.supervised_tokens},
-                 {"loss_mean", record.loss_mean},
-                 {"grad_norm", record.grad_norm},
-                 {"learning_rate", record.learning_rate},
-                 {"tokens", record.tokens},
-                 {"num_documents", record.num_documents},
-                 {"tokens_per_s", record.tokens_per_s},
-                 {"step_ms", record.step_ms},
-                 {"data_wait_ms", record.data_wait_ms},
-                 {"memory_gib", or_null(record.memory_gib)},
-                 {"time", record.time},
-                 {"elapsed_s", record.elapsed_s},
-                 {"eta_s", record.eta_s},
-                 {"train_s", record.train_s},
-                 {"cost_usd", or_null(record.cost_usd)},
-                 {"cpu_percent", record.cpu_percent},
-                 {"host_memory_gib", record.host_memory_gib}};
-  if (record.gpu) put_gpu(object, *record.gpu);
-  if (record.ranks) {
-    object["rank_compute_ms"] = record.ranks->compute_ms;
-    object["rank_data_wait_ms"] = record.ranks->data_wait_ms;
-    object["rank_memory_gib"] = record.ranks->memory_gib;
-  }
-  if (record.optim_zero_second_moments) object["optim_zero_second_moments"] = *record.optim_zero_second_moments;
+Json to_object(const StepRecord& record) {
+  Json object = {{"event", "train"}};
+  put_fields(object, record);
   return object;
 }
 
 Json to_object(const EvalRecord& record) {
-  return {{"event", "eval"},
-          {"step", record.step},
-          {"name", record.name},
-          {"loss", record.loss},
-          {"perplexity", record.perplexity},
-          {"token_accuracy", record.token_accuracy},
-          {"num_tokens", record.num_tokens},
-          {"eval_s", record.eval_s},
-          {"ece", record.ece},
-          {"num_documents", record.num_documents},
-          {"bins", to_array(record.bins)},
-          {"spans", to_array(record.spans)}};
-}
-
-Json to_object(const TaskRecord& record) {
-  Json object = {
-      {"event", "eval"}, {"step", record.step}, {"name", record.name}, {"kind", lora_train::to_string(record.kind)}};
-  for (const TaskMetric& metric : task_metrics(record.kind))
-    object[metric.name] = or_null(record.figures.*metric.value);
-  object["num_rows"] = record.figures.num_rows;
+  Json object = {{"event", "eval"}, {"step", record.step}, {"name", record.name}};
+  put_figures(object, record);
   object["eval_s"] = record.eval_s;
-  if (!record.figures.bins.empty()) object["bins"] = to_array(record.figures.bins);
+  if (!record.kind) {
+    object.erase("ece");  // it has always come after eval_s
+    object["ece"] = or_null(record.ece);
+    object["num_documents"] = record.num_documents;
+  }
+  if (!record.kind || !record.bins.empty()) object["bins"] = to_array(record.bins);
   object["spans"] = to_array(record.spans);
   return object;
 }

@@ -12,12 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "figures.h"
 #include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/storage/run_names.h"
+#include "step_fields.h"
 
 namespace lora_train::report {
 namespace {
@@ -39,14 +41,23 @@ constexpr std::size_t kLossWindows = 20;
 
 constexpr std::size_t kMostCalibrationBins = 100;
 
-std::vector<std::string> texts_of(const Json& object, const char* key) {
-  std::vector<std::string> texts;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return texts;
-  for (const Json& text : *found) {
-    if (text.is_string()) texts.push_back(text.get<std::string>());
+std::optional<TaskKind> task_kind(const std::string& name) {
+  const Names names = names_of(TaskKind{});
+  const auto found = std::ranges::find(names, name);
+  return found == names.end() ? std::nullopt : std::optional(static_cast<TaskKind>(found - names.begin()));
+}
+
+/// Empty unless all are [count, sum of confidence, number right].
+std::vector<CalibrationBin> bins_of(const Json& object) {
+  const auto found = object.find("bins");
+  std::vector<CalibrationBin> bins;
+  if (found == object.end() || !found->is_array() || found->size() > kMostCalibrationBins) return bins;
+  const auto is_count = [](const Json& number) { return number.is_number_unsigned(); };
+  for (const Json& bin : *found) {
+    if (!bin.is_array() || bin.size() != 3 || !is_count(bin[0]) || !bin[1].is_number() || !is_count(bin[2])) return {};
+    bins.push_back({bin[0].get<long long>(), bin[1].get<double>(), bin[2].get<long long>()});
   }
-  return texts;
+  return bins;
 }
 
 /// Reads the lines in order.
@@ -89,7 +100,7 @@ class LineReader {
     std::erase_if(run_.spans, [&](const LoggedSpan& span) { return span.from_s >= earlier_s_; });
     if (!run_.spans.empty()) run_.spans.back().to_s = std::min(run_.spans.back().to_s, earlier_s_);
     if (run_.name.empty()) run_.name = text_of(object, "run_name");
-    run_.start_json = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+    run_.start_json = to_line(object);
     if (!run_.started_at) run_.started_at = number_of(object, "time");
     run_.world_size = whole_number_of(object, "world_size").value_or(1);
     if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
@@ -125,68 +136,45 @@ class LineReader {
   }
 
   void train(const Json& object) {
-    const long long step = whole_number_of(object, "step").value_or(0);
-    if (step < 1) return;
-    steps_to_s_ = number_of(object, "elapsed_s").value_or(0);
-    if (!steps_from_s_) steps_from_s_ = std::max(0.0, steps_to_s_ - number_of(object, "step_ms").value_or(0) / 1000);
-    if (const auto train_s = number_of(object, "train_s")) {
-      run_.figures.train_s = train_s;
-      run_.figures.cost_usd = number_of(object, "cost_usd");
+    LoggedStep logged;
+    read_fields<StepRecord>(object, logged);
+    if (logged.step < 1) return;
+    steps_to_s_ = logged.elapsed_s;
+    if (!steps_from_s_) steps_from_s_ = std::max(0.0, steps_to_s_ - logged.step_ms.value_or(0) / 1000);
+    if (logged.train_s) {
+      run_.figures.train_s = logged.train_s;
+      run_.figures.cost_usd = logged.cost_usd;
     }
     // A step can have two lines if the run resumed before it; the later line counts.
-    while (!run_.steps.empty() && run_.steps.back().step >= step) run_.steps.pop_back();
+    while (!run_.steps.empty() && run_.steps.back().step >= logged.step) run_.steps.pop_back();
     const LoggedStep before = run_.steps.empty() ? LoggedStep{} : run_.steps.back();
-    LoggedStep logged;
-    logged.step = step;
-    logged.tokens = before.tokens + number_of(object, "tokens").value_or(0) * static_cast<double>(step - before.step);
-    logged.elapsed_s = elapsed_s();
-    logged.num_labels = std::max(1.0, number_of(object, "supervised_tokens").value_or(1));
-    logged.num_documents = number_of(object, "num_documents").value_or(0);
-    logged.loss = number_of(object, "loss_mean");
-    if (!logged.loss) logged.loss = number_of(object, "loss");
-    logged.grad_norm = number_of(object, "grad_norm");
-    logged.learning_rate = number_of(object, "learning_rate");
-    logged.tokens_per_s = number_of(object, "tokens_per_s");
-    logged.step_ms = number_of(object, "step_ms");
-    logged.data_wait_ms = number_of(object, "data_wait_ms");
-    logged.memory_gib = number_of(object, "memory_gib");
-    logged.gpu_utilization = number_of(object, "gpu_utilization");
-    logged.gpu_power_w = number_of(object, "gpu_power_w");
-    logged.gpu_temperature_c = number_of(object, "gpu_temperature_c");
-    logged.gpu_clock_mhz = number_of(object, "gpu_clock_mhz");
-    logged.cpu_percent = number_of(object, "cpu_percent");
-    logged.host_memory_gib = number_of(object, "host_memory_gib");
-    logged.gpu_throttle = texts_of(object, "gpu_throttle");
+    logged.total_tokens =
+        before.total_tokens + static_cast<double>(logged.tokens) * static_cast<double>(logged.step - before.step);
+    logged.run_s = elapsed_s();
+    if (!logged.loss_mean) logged.loss_mean = logged.loss;
     run_.steps.push_back(logged);
-    run_.figures.epoch = number_of(object, "epoch");
+    run_.figures.epoch = logged.epoch;
   }
 
   void eval(const Json& object) {
     LoggedEval logged;
     logged.step = whole_number_of(object, "step").value_or(0);
     logged.name = text_of(object, "name");
+    const std::string kind = text_of(object, "kind");
+    logged.kind = task_kind(kind);
+    if (!kind.empty() && !logged.kind) return;  // of another version
     std::erase_if(run_.evals, [&](const LoggedEval& other) {
       return other.step > logged.step || (other.step == logged.step && other.name == logged.name);
     });
     if (!run_.steps.empty() && logged.step > 0) {
-      logged.tokens = run_.steps.back().tokens;
-      logged.elapsed_s = elapsed_s();
+      logged.total_tokens = run_.steps.back().total_tokens;
+      logged.run_s = elapsed_s();
     }
-    logged.loss = number_of(object, "loss");
-    logged.perplexity = number_of(object, "perplexity");
-    logged.token_accuracy = number_of(object, "token_accuracy");
-    logged.ece = number_of(object, "ece");
-    logged.kind = text_of(object, "kind");
-    logged.accuracy = number_of(object, "accuracy");
-    logged.ece_equal_mass = number_of(object, "ece_equal_mass");
-    logged.brier = number_of(object, "brier");
-    logged.auroc = number_of(object, "auroc");
-    logged.mean_confidence = number_of(object, "mean_confidence");
-    logged.over_confidence = number_of(object, "over_confidence");
-    logged.num_rows = number_of(object, "num_rows");
-    logged.eval_s = number_of(object, "eval_s");
+    for (const EvalMetric& metric : all_eval_metrics()) logged.*metric.value = number_of(object, metric.name);
+    logged.num_tokens = whole_number_of(object, "num_tokens").value_or(0);
+    logged.num_rows = whole_number_of(object, "num_rows").value_or(0);
+    logged.eval_s = number_of(object, "eval_s").value_or(0);
     logged.bins = bins_of(object);
-    logged.num_tokens = std::max(1.0, number_of(object, "num_tokens").value_or(1));
     run_.evals.push_back(logged);
   }
 
@@ -200,9 +188,9 @@ void fill_losses(RunRecord& run) {
   const std::size_t window = std::max<std::size_t>(1, run.steps.size() / kLossWindows);
   double loss_sum = 0, num_labels = 0;
   const auto add = [&](const LoggedStep& step, double sign) {
-    if (!step.loss) return;
-    loss_sum += sign * *step.loss * step.num_labels;
-    num_labels += sign * step.num_labels;
+    if (!step.loss_mean) return;
+    loss_sum += sign * *step.loss_mean * step.num_labels();
+    num_labels += sign * step.num_labels();
   };
   RunFigures& figures = run.figures;
   for (std::size_t i = 0; i < run.steps.size(); ++i) {
@@ -232,12 +220,12 @@ void fill_speed(RunRecord& run) {
   double before = 0;
   long long step_before = 0;
   for (const auto& step : run.steps) {
-    const double of_step = (step.tokens - before) / static_cast<double>(step.step - step_before);
+    const double of_step = (step.total_tokens - before) / static_cast<double>(step.step - step_before);
     if (step.step_ms && *step.step_ms > 0) {
       steps_s += *step.step_ms / 1000;
       tokens += of_step;
     }
-    before = step.tokens;
+    before = step.total_tokens;
     step_before = step.step;
     if (step.memory_gib) {
       run.figures.peak_memory_gib = std::max(run.figures.peak_memory_gib.value_or(0), *step.memory_gib);
@@ -265,7 +253,7 @@ MetricsFile read_metrics(const fs::path& path, RunRecord& run) {
   }
   if (!run.steps.empty()) {
     run.figures.step = static_cast<double>(run.steps.back().step);
-    run.figures.tokens = run.steps.back().tokens;
+    run.figures.tokens = run.steps.back().total_tokens;
   }
   reader.finish();
   fill_losses(run);
@@ -340,17 +328,8 @@ void apply_summary(RunRecord& run, const Json& summary) {
   const auto take = [&](std::optional<double>& figure, const char* key) {
     if (const auto number = number_of(summary, key)) figure = number;
   };
-  for (const auto& [figure, key] : {std::pair{&figures.total_steps, "total_steps"},
-                                    {&figures.train_loss, "train_loss"},
-                                    {&figures.eval_loss, "eval_loss"},
-                                    {&figures.best_eval_loss, "best_eval_loss"},
-                                    {&figures.best_step, "best_step"},
-                                    {&figures.wall_s, "wall_s"},
-                                    {&figures.train_s, "train_s"},
-                                    {&figures.cost_usd, "cost_usd"},
-                                    {&figures.peak_memory_gib, "peak_memory_gib"},
-                                    {&figures.peak_host_memory_gib, "peak_host_memory_gib"}}) {
-    take(*figure, key);
+  for (const Figure& figure : report::figures()) {
+    if (figure.is_of_summary) take(figures.*figure.value, figure.name);
   }
   const auto step = number_of(summary, "step"), tokens = number_of(summary, "tokens");
   if (step && (*step > 0 || !figures.step)) take(figures.step, "step"), take(figures.epoch, "epoch");
@@ -360,8 +339,8 @@ void apply_summary(RunRecord& run, const Json& summary) {
                                  static_cast<double>(run.steps.back().step) == *step
                              ? *tokens / *figures.tokens
                              : 1;
-    for (auto& line : run.steps) line.tokens *= scale;
-    for (auto& line : run.evals) line.tokens *= scale;
+    for (auto& line : run.steps) line.total_tokens *= scale;
+    for (auto& line : run.evals) line.total_tokens *= scale;
     figures.tokens = tokens;
   }
   const auto rate = number_of(summary, "tokens_per_s");
@@ -404,7 +383,7 @@ void read_summary(RunRecord& run) {
     run.status = "broken";
     return add_reason(run, "summary.json is not a run summary");
   }
-  run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
+  run.summary_json = to_line(summary);
   if (run.name.empty()) run.name = text_of(summary, "run_name");
   if (run.status != "done") run.reason = text_of(summary, "reason") + (run.reason.empty() ? "" : "; " + run.reason);
   apply_summary(run, summary);
@@ -412,40 +391,26 @@ void read_summary(RunRecord& run) {
 
 }  // namespace
 
-std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& object) {
-  const auto found = object.find("bins");
-  std::vector<ReliabilityBin> bins;
-  if (found == object.end() || !found->is_array() || found->size() > kMostCalibrationBins) return bins;
-  for (const Json& bin : *found) {
-    const bool is_bin =
-        bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
-    if (!is_bin) return {};
-    bins.push_back({bin[0].get<double>(), bin[1].get<double>(), bin[2].get<double>()});
-  }
-  return bins;
-}
-
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals) {
   std::vector<LoggedEval> losses;
-  std::copy_if(evals.begin(), evals.end(), std::back_inserter(losses),
-               [](const auto& eval) { return eval.kind.empty(); });
+  std::copy_if(evals.begin(), evals.end(), std::back_inserter(losses), [](const auto& eval) { return !eval.kind; });
   std::vector<LoggedEval> means;
   double loss_weight = 0, loss = 0, weight = 0, accuracy = 0;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const LoggedEval& eval = losses[i];
     if (eval.loss) {
-      loss_weight += eval.num_tokens;
-      loss += *eval.loss * eval.num_tokens;
+      loss_weight += eval.weight();
+      loss += *eval.loss * eval.weight();
     }
     if (eval.token_accuracy) {
-      weight += eval.num_tokens;
-      accuracy += *eval.token_accuracy * eval.num_tokens;
+      weight += eval.weight();
+      accuracy += *eval.token_accuracy * eval.weight();
     }
     if (i + 1 < losses.size() && losses[i + 1].step == eval.step) continue;
     LoggedEval mean;
     mean.step = eval.step;
-    mean.tokens = eval.tokens;
-    mean.elapsed_s = eval.elapsed_s;
+    mean.total_tokens = eval.total_tokens;
+    mean.run_s = eval.run_s;
     if (loss_weight > 0) mean.loss = loss / loss_weight;
     if (weight > 0) mean.token_accuracy = accuracy / weight;
     means.push_back(mean);

@@ -18,6 +18,7 @@
 #include "lora_train/config/load.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/storage/run_names.h"
+#include "step_fields.h"
 
 namespace lora_train::report {
 
@@ -81,63 +82,45 @@ struct Mean {
   std::optional<double> value() const { return weight > 0 ? std::optional<double>(sum / weight) : std::nullopt; }
 };
 
-/// A column of the curves, and how to merge neighbouring points.
-struct CurveColumn {
-  const char* name;
-  std::optional<double> LoggedStep::*value;
-  bool is_largest = false;   ///< use the largest, since a peak must not vanish; else the mean
-  bool is_expected = false;  ///< present even if no step has a value
-};
-
-constexpr CurveColumn kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
-                                    {"learning_rate", &LoggedStep::learning_rate, false, true},
-                                    {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
-                                    {"data_wait_ms", &LoggedStep::data_wait_ms},
-                                    {"memory_gib", &LoggedStep::memory_gib, true},
-                                    {"host_memory_gib", &LoggedStep::host_memory_gib, true},
-                                    {"gpu_utilization", &LoggedStep::gpu_utilization},
-                                    {"gpu_power_w", &LoggedStep::gpu_power_w},
-                                    {"gpu_temperature_c", &LoggedStep::gpu_temperature_c, true},
-                                    {"gpu_clock_mhz", &LoggedStep::gpu_clock_mhz},
-                                    {"cpu_percent", &LoggedStep::cpu_percent}};
-
 using Steps = std::span<const LoggedStep>;
 
 std::optional<double> mean_loss(Steps steps) {
   Mean mean;
-  for (const LoggedStep& step : steps) mean.add(step.loss, step.num_labels);
+  for (const LoggedStep& step : steps) mean.add(step.loss_mean, step.num_labels());
   return mean.value();
 }
 
-std::optional<double> value_of(const CurveColumn& column, Steps steps) {
+std::optional<double> value_of(const StepChart::Curve& curve, Steps steps) {
   Mean mean;
   std::optional<double> largest;
   for (const LoggedStep& step : steps) {
-    mean.add(step.*column.value);
-    largest = std::max(largest, step.*column.value);
+    mean.add(step.*curve.value);
+    largest = std::max(largest, step.*curve.value);
   }
-  return column.is_largest ? largest : mean.value();
+  return curve.is_peak ? largest : mean.value();
 }
 
 Json curves_of(const std::vector<LoggedStep>& steps) {
   Json curves;
   for (const char* name : {"step", "tokens", "time", "loss"}) curves[name] = Json::array();
-  std::vector<CurveColumn> columns;
-  for (const CurveColumn& column : kColumns) {
-    const bool is_known =
-        std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
-    if (!is_known && !column.is_expected) continue;
-    columns.push_back(column);
-    curves[column.name] = Json::array();
+  std::vector<StepChart::Curve> known;
+  for (const StepChart& chart : step_charts()) {
+    for (const StepChart::Curve& curve : chart.curves) {
+      const bool is_known =
+          std::ranges::any_of(steps, [&](const LoggedStep& step) { return (step.*curve.value).has_value(); });
+      if (chart.shown.is_optional && !is_known) continue;
+      known.push_back(curve);
+      curves[curve.key] = Json::array();
+    }
   }
   const std::size_t group = (steps.size() + kMaxPoints - 1) / kMaxPoints;
   for (std::size_t begin = 0; begin < steps.size(); begin += group) {
     const Steps part = Steps(steps).subspan(begin, std::min(group, steps.size() - begin));
     curves["step"].push_back(part.back().step);
-    curves["tokens"].push_back(shortened(part.back().tokens));
-    curves["time"].push_back(shortened(part.back().elapsed_s));
+    curves["tokens"].push_back(shortened(part.back().total_tokens));
+    curves["time"].push_back(shortened(part.back().run_s));
     curves["loss"].push_back(shortened(mean_loss(part)));
-    for (const CurveColumn& column : columns) curves[column.name].push_back(shortened(value_of(column, part)));
+    for (const StepChart::Curve& curve : known) curves[curve.key].push_back(shortened(value_of(curve, part)));
   }
   return curves;
 }
@@ -147,44 +130,28 @@ Json evals_of(const RunRecord& run) {
   for (const auto& eval : run.evals) {
     Json entry = {{"name", eval.name},
                   {"step", eval.step},
-                  {"tokens", shortened(eval.tokens)},
-                  {"time", shortened(eval.elapsed_s)}};
-    if (!eval.kind.empty()) entry["kind"] = eval.kind;
-    for (const auto& [key, value] : {std::pair{"loss", eval.loss},
-                                     {"perplexity", eval.perplexity},
-                                     {"token_accuracy", eval.token_accuracy},
-                                     {"accuracy", eval.accuracy},
-                                     {"ece", eval.ece},
-                                     {"ece_equal_mass", eval.ece_equal_mass},
-                                     {"brier", eval.brier},
-                                     {"auroc", eval.auroc},
-                                     {"mean_confidence", eval.mean_confidence},
-                                     {"over_confidence", eval.over_confidence},
-                                     {"num_rows", eval.num_rows}}) {
-      if (value) entry[key] = shortened(*value);
+                  {"tokens", shortened(eval.total_tokens)},
+                  {"time", shortened(eval.run_s)}};
+    if (eval.kind) entry["kind"] = lora_train::to_string(*eval.kind);
+    for (const EvalMetric& metric : all_eval_metrics()) {
+      if (const auto value = eval.*metric.value) entry[metric.name] = shortened(*value);
     }
-    if (eval.kind.empty()) entry["num_tokens"] = shortened(eval.num_tokens);
+    eval.kind ? entry["num_rows"] = eval.num_rows : entry["num_tokens"] = eval.weight();
     evals.push_back(entry);
   }
   return evals;
 }
 
-Json reliability_of(const LoggedEval& eval) {
-  Json bins = Json::array();
-  for (const ReliabilityBin& bin : eval.bins)
-    bins.push_back({shortened(bin.count), shortened(bin.confidence), shortened(bin.num_right)});
-  return {{"step", eval.step}, {"ece", shortened(eval.ece)}, {"bins", bins}};
-}
-
-/// For each dataset and task with bins: its first evaluation, and a later one.
+/// For each dataset and task with bins, a drawing of its first evaluation and a later one.
 Json reliability_of(const RunRecord& run) {
-  Json diagrams = Json::array();
-  for (const Reliability& found : find_reliability(run)) {
-    diagrams.push_back(
-        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", reliability_of(*found.before)}});
-    if (found.after != nullptr) diagrams.back()["after"] = reliability_of(*found.after);
+  Json drawings = Json::array();
+  for (const auto& [before, after] : find_reliability(run)) {
+    ReliabilityChart chart{.title = before->name + (before->kind ? ": confidence in its answers" : ": tokens")};
+    chart.curves = {reliability_curve(*before, ink_of_curve(after == nullptr ? 0 : 1))};
+    if (after != nullptr) chart.curves.push_back(reliability_curve(*after, ink_of_curve(0)));
+    drawings.push_back(to_svg(draw(chart)));
   }
-  return diagrams;
+  return drawings;
 }
 
 /// `text`, or its start and the number of bytes left out.
@@ -225,8 +192,8 @@ Json mean_evals_of(const RunRecord& run) {
        accuracy = Json::array();
   for (const auto& eval : mean_evals(run.evals)) {
     step.push_back(eval.step);
-    tokens.push_back(shortened(eval.tokens));
-    time.push_back(shortened(eval.elapsed_s));
+    tokens.push_back(shortened(eval.total_tokens));
+    time.push_back(shortened(eval.run_s));
     loss.push_back(shortened(eval.loss));
     accuracy.push_back(shortened(eval.token_accuracy));
   }
@@ -264,8 +231,23 @@ Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
   return object;
 }
 
+Json chart_object(const StepChart& chart) {
+  const StepCurve& shown = chart.shown;
+  Json object = {{"title", shown.title},
+                 {"unit", shown.unit},
+                 {"kind", shown.format},
+                 {"is_smoothed", shown.is_smoothed},
+                 {"from_zero", shown.from_zero},
+                 {"may_log", shown.may_log},
+                 {"is_optional", shown.is_optional},
+                 {"is_compared", shown.is_compared}};
+  for (const StepChart::Curve& curve : chart.curves) object["curves"].push_back({curve.key, curve.name});
+  return object;
+}
+
 Json page_object(const char* kind, const std::vector<RunRecord>& runs) {
   Json object = {{"kind", kind}, {"version", version()}};
+  for (const StepChart& chart : step_charts()) object["charts"].push_back(chart_object(chart));
   for (const auto& figure : table_figures(runs)) object["columns"].push_back({figure.name, name_of(figure.kind)});
   return object;
 }

@@ -13,21 +13,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_object(const Ledger& ledger) {
+Json ledger_object(const data::Ledger& ledger, long long num_held_out) {
   Json reasons = Json::object();
-  for (const auto& reason : ledger.reasons) {
-    reasons[reason.reason] = {{"count", reason.count}, {"first", or_null(reason.first)}};
+  for (const data::LedgerEntry& entry : ledger.entries) {
+    reasons[data::name_of(entry.reason)] = {{"count", entry.count}, {"first", or_null(entry.first_source)}};
   }
-  return {{"total", ledger.total}, {"kept", ledger.kept}, {"held_out", ledger.held_out}, {"reasons", reasons}};
+  return {{"total", ledger.total}, {"kept", ledger.kept}, {"held_out", num_held_out}, {"reasons", reasons}};
 }
 
-Json to_object(const std::vector<NamedTaskFigures>& tasks) {
+Json to_object(const std::vector<EvalFigures>& tasks) {
   Json object = Json::object();
-  for (const auto& [name, kind, figures] : tasks) {
-    Json& task = object[name] = {{"kind", lora_train::to_string(kind)}};
-    for (const TaskMetric& metric : task_metrics(kind)) task[metric.name] = or_null(figures.*metric.value);
-    task["num_rows"] = figures.num_rows;
-  }
+  for (const EvalFigures& task : tasks) put_figures(object[task.name] = Json::object(), task);
   return object;
 }
 
@@ -78,7 +74,7 @@ std::string to_json(const RunSummary& summary) {
       {"energy_wh", or_null(summary.usage.energy_wh)},
       {"mean_gpu_utilization", or_null(summary.usage.mean_gpu_utilization())},
       {"cpu_s", or_null(summary.usage.cpu_s)},
-      {"ledger", to_object(summary.ledger)},
+      {"ledger", ledger_object(summary.ledger, summary.num_held_out)},
       {"adapter", or_null(summary.adapter)},
       {"adapter_step", or_null(summary.adapter_step)},
       {"run_name", summary.run_name},
@@ -109,9 +105,9 @@ std::string in_words(const RunSummary& summary) {
   if (summary.eval_loss) {
     text += fmt::format(", eval_loss {:.4g}{}", *summary.eval_loss, is_earlier ? " after the last step" : "");
   }
-  for (const auto& [name, kind, figures] : summary.eval_tasks) {
-    text += fmt::format(", {} accuracy {:.2f}%", name, 100 * figures.accuracy.value_or(0));
-    if (kind == TaskKind::kConfidence) text += fmt::format(" ece {:.4f}", figures.ece.value_or(0));
+  for (const EvalFigures& task : summary.eval_tasks) {
+    text += fmt::format(", {} accuracy {:.2f}%", task.name, 100 * task.accuracy.value_or(0));
+    if (task.kind == TaskKind::kConfidence) text += fmt::format(" ece {:.4f}", task.ece.value_or(0));
   }
   if (summary.adapter.empty()) return text;
   return fmt::format("{}{} written to {}", text, is_earlier ? fmt::format("; step {} is", *summary.adapter_step) : ";",

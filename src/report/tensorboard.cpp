@@ -152,44 +152,37 @@ std::string scalar_records(const std::string& prefix, const nlohmann::ordered_js
 }
 
 /// The names that Hugging Face's Trainer gives to the time of an evaluation and its rate.
-std::vector<std::pair<std::string, double>> trainer_metrics(const Json& record) {
-  std::vector<std::pair<std::string, double>> metrics;
-  const auto seconds = number_of(record, "eval_s");
-  if (!seconds) return metrics;
-  metrics.emplace_back("runtime", *seconds);
-  auto samples = number_of(record, "num_documents");
-  if (!samples) samples = number_of(record, "num_rows");
-  if (samples && *seconds > 0) metrics.emplace_back("samples_per_second", *samples / *seconds);
+std::vector<std::pair<std::string, double>> trainer_metrics(const EvalRecord& record) {
+  std::vector<std::pair<std::string, double>> metrics = {{"runtime", record.eval_s}};
+  const auto samples = static_cast<double>(record.kind ? record.num_rows : record.num_documents);
+  if (record.eval_s > 0) metrics.emplace_back("samples_per_second", samples / record.eval_s);
   return metrics;
 }
 
 /// Empty without bins.
-std::string reliability_record(const Json& record, const std::string& name, long long step, double time) {
-  const std::vector<ReliabilityBin> bins = bins_of(record);
-  if (bins.empty()) return {};
-  const auto ece = number_of(record, "ece");
-  const std::string text = fmt::format("step {}{}", step, ece ? fmt::format(": calibration error {:.4f}", *ece) : "");
-  const Drawing drawing = draw(ReliabilityChart{name, {reliability_curve(text, bins, ink_of_curve(0))}});
-  return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
+std::string reliability_record(const EvalRecord& record, double time) {
+  if (record.bins.empty()) return {};
+  const Drawing drawing = draw(ReliabilityChart{record.name, {reliability_curve(record, ink_of_curve(0))}});
+  return image_record("reliability/" + record.name, to_png(drawing, 1), drawing.width, drawing.height, record.step,
+                      time);
 }
 
 /// Everything that an evaluation adds. `is_first`: the tags have no set name; `is_named`: also adds the tags of one of
 /// several sets.
-std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first,
-                               bool is_named) {
+std::string evaluation_records(const EvalRecord& record, bool is_first, bool is_named) {
   const double time = now_s();
-  std::string records = scalar_records(is_first ? "eval/" : fmt::format("eval/{}/", name), record, step, time);
+  std::string records =
+      scalar_records(is_first ? "eval/" : fmt::format("eval/{}/", record.name), to_object(record), record.step, time);
   auto as_trainer = trainer_metrics(record);
   const auto add = [&](const std::string& prefix) {
     for (const auto& [key, value] : as_trainer)
-      records += scalar_record(prefix + key, static_cast<float>(value), step, time);
+      records += scalar_record(prefix + key, static_cast<float>(value), record.step, time);
   };
   if (is_first) add("eval/");
-  for (const char* key : {"loss", "accuracy"}) {
-    if (const auto value = number_of(record, key)) as_trainer.emplace_back(key, *value);
-  }
-  if (is_named) add(fmt::format("eval/{}_", name));
-  return records + reliability_record(record, name, step, time);
+  if (record.loss) as_trainer.emplace_back("loss", *record.loss);
+  if (record.accuracy) as_trainer.emplace_back("accuracy", *record.accuracy);
+  if (is_named) add(fmt::format("eval/{}_", record.name));
+  return records + reliability_record(record, time);
 }
 
 /// A code block, in which Markdown changes nothing.
@@ -244,23 +237,23 @@ void TensorBoardWriter::drop_after(long long step) {
   flush();
 }
 
-void TensorBoardWriter::add(const TrainRecord& record) {
+void TensorBoardWriter::add(const Record& record) {
+  std::visit(
+      [this](const auto& known) {
+        if constexpr (requires { this->put(known); }) this->put(known);
+      },
+      record);
+}
+
+void TensorBoardWriter::put(const StepRecord& record) {
   buffer_ += scalar_records("train/", to_object(record), record.step, record.time);
   flush_when_due();
 }
 
-void TensorBoardWriter::add(const EvalRecord& record) {
-  if (!has_eval_) {
-    has_eval_ = true;
-    first_eval_name_ = record.name;
-  }
-  const bool is_first = record.name == first_eval_name_;
-  buffer_ += evaluation_records(to_object(record), record.name, record.step, is_first, has_several_sets_);
-  flush_when_due();
-}
-
-void TensorBoardWriter::add(const TaskRecord& record) {
-  buffer_ += evaluation_records(to_object(record), record.name, record.step, /*is_first=*/false, /*is_named=*/true);
+void TensorBoardWriter::put(const EvalRecord& record) {
+  if (!record.kind && !first_eval_name_) first_eval_name_ = record.name;
+  const bool is_first = !record.kind && record.name == first_eval_name_;
+  buffer_ += evaluation_records(record, is_first, record.kind || has_several_sets_);
   flush_when_due();
 }
 
@@ -269,7 +262,7 @@ void TensorBoardWriter::start(const Profile& profile, double time) {
   flush();
 }
 
-void TensorBoardWriter::end(const EndRecord& record) {
+void TensorBoardWriter::put(const EndRecord& record) {
   const double seconds = record.times.wall_s();
   if (seconds > 0) {
     const auto rate = static_cast<float>(static_cast<double>(record.step) / seconds);

@@ -129,15 +129,15 @@ void RankTimes::add(const std::vector<RankFigures>& figures, double step_ms) {
   since_warning_ = {};
 }
 
-report::RankRecord RankTimes::take() {
-  report::RankRecord record;
+void RankTimes::take(report::StepRecord& record) {
+  for (auto* of_ranks : {&record.rank_compute_ms, &record.rank_data_wait_ms, &record.rank_memory_gib})
+    of_ranks->emplace();
   for (const RankFigures& rank : since_record_.ranks) {
-    record.compute_ms.push_back(rank.compute_ms / since_record_.num_steps);
-    record.data_wait_ms.push_back(rank.data_wait_ms / since_record_.num_steps);
-    record.memory_gib.push_back(rank.memory_gib);
+    record.rank_compute_ms->push_back(rank.compute_ms / since_record_.num_steps);
+    record.rank_data_wait_ms->push_back(rank.data_wait_ms / since_record_.num_steps);
+    record.rank_memory_gib->push_back(rank.memory_gib);
   }
   since_record_ = {};
-  return record;
 }
 
 RankTimes::Slowest RankTimes::slowest_of(const Sums& sums) {

@@ -55,8 +55,8 @@ class RankTimes {
   /// Adds the figures of a finished step, by rank, and its time. Figures without compute_ms, such as a GPU's first
   /// ones, do not count.
   void add(const std::vector<RankFigures>& figures, double step_ms);
-  /// Returns the means of the steps since the last call; empty if there were none.
-  report::RankRecord take();
+  /// Sets rank_compute_ms and so on to the means of the steps since the last call; to empty lists if there were none.
+  void take(report::StepRecord& record);
   /// "ranks: computing and waiting for data take 210.0 to 240.0 ms of a 260.0 ms step; rank 3 is the slowest and costs
   /// 2.1% of the time"
   std::string in_words() const;

@@ -15,7 +15,7 @@ namespace {
 struct LossSum {
   double loss = 0, weight = 0;
   void add(const evaluate::EvalResult& result) {
-    loss += result.loss * result.weight_sum;
+    loss += *result.loss * result.weight_sum;
     weight += result.weight_sum;
   }
   double mean() const { return loss / weight; }
@@ -33,8 +33,7 @@ std::optional<double> BestModel::value_of(const evaluate::Evaluation& results) c
   if (metric_.is_of_task) {
     const auto task = std::ranges::find(results.tasks, metric_.source, &evaluate::TaskResult::name);
     if (task == results.tasks.end()) return std::nullopt;
-    const std::vector<report::TaskMetric> known = report::task_metrics(task->kind);
-    return task->figures.*std::ranges::find(known, metric_.metric, &report::TaskMetric::name)->value;
+    return (*task).*std::ranges::find(report::all_eval_metrics(), metric_.metric, &report::EvalMetric::name)->value;
   }
   LossSum loss;
   double accuracy = 0, ece = 0, tokens = 0;
@@ -42,8 +41,8 @@ std::optional<double> BestModel::value_of(const evaluate::Evaluation& results) c
     if (!metric_.source.empty() && result.name != metric_.source) continue;
     loss.add(result);
     const auto count = static_cast<double>(result.num_tokens);
-    accuracy += result.token_accuracy * count;
-    ece += result.ece * count;
+    accuracy += *result.token_accuracy * count;
+    ece += *result.ece * count;
     tokens += count;
   }
   if (loss.weight == 0) return std::nullopt;
@@ -148,14 +147,11 @@ void EvaluationSchedule::evaluate_sets(evaluate::Evaluation& results) {
     results.sets.push_back(evaluate::evaluate(run_.eval_context(show_progress(run_.data.evals[i].name)),
                                               run_.data.evals[i], run_.eval_plans[i]));
     const evaluate::EvalResult& result = results.sets.back();
-    report::EvalRecord record{
-        run_.state.step,   result.name,      result.loss, result.perplexity, result.token_accuracy,
-        result.num_tokens, end_phase(start), result.ece,  result.bins};
-    record.spans = run_.clock->take_spans();
-    record.num_documents = static_cast<long long>(run_.data.evals[i].store.size());
-    reporters_.write(record);
-    log_info("step {}: {}: loss {:.4f}, token accuracy {:.2f}%, {} tokens, {:.1f} s", record.step, result.name,
-             result.loss, 100 * result.token_accuracy, result.num_tokens, record.eval_s);
+    const auto num_documents = static_cast<long long>(run_.data.evals[i].store.size());
+    const double eval_s = end_phase(start);
+    reporters_.write(report::EvalRecord{result, run_.state.step, eval_s, run_.clock->take_spans(), num_documents});
+    log_info("step {}: {}: loss {:.4f}, token accuracy {:.2f}%, {} tokens, {:.1f} s", run_.state.step, result.name,
+             *result.loss, 100 * *result.token_accuracy, result.num_tokens, eval_s);
     if (run_.is_leader()) {
       document_losses_[i].step = run_.state.step;
       document_losses_[i].losses = result.document_losses;
@@ -168,14 +164,13 @@ void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, e
   auto start = Clock::now();
   run_.tasks->evaluate(
       run_.task_model(), which, {.num_answers = report::kAnswersPerTask}, [&](evaluate::TaskResult&& result) {
-        report::TaskRecord record{run_.state.step, result.name, result.kind, result.figures, end_phase(start)};
+        const double eval_s = end_phase(start);
         start = Clock::now();
-        record.spans = run_.clock->take_spans();
-        reporters_.write(record);
-        std::string line = fmt::format("step {}: {}: {}, {} examples", record.step, result.name,
-                                       in_words(result.kind, result.figures), format_count(result.figures.num_rows));
+        reporters_.write(report::EvalRecord{result, run_.state.step, eval_s, run_.clock->take_spans()});
+        std::string line = fmt::format("step {}: {}: {}, {} examples", run_.state.step, result.name, in_words(result),
+                                       format_count(result.num_rows));
         if (result.num_cut > 0) line += fmt::format(", {} answers cut", format_count(result.num_cut));
-        log_info("{}, {:.1f} s", line, record.eval_s);
+        log_info("{}, {:.1f} s", line, eval_s);
         std::vector<report::EvalAnswer> answers;
         for (auto& [answer, reading] : result.answers) {
           answer.step = run_.state.step;
@@ -183,7 +178,7 @@ void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, e
         }
         reporters_.write(answers);
         std::erase_if(task_figures_, [&](const auto& task) { return task.name == result.name; });
-        task_figures_.push_back({result.name, result.kind, result.figures});
+        task_figures_.push_back(result);
         results.tasks.push_back(std::move(result));
       });
 }

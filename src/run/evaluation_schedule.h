@@ -12,8 +12,8 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/evaluation.h"
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/report/summary.h"
-#include "lora_train/report/task_figures.h"
 #include "lora_train/run/run_state.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "reporters.h"
@@ -111,7 +111,7 @@ class EvaluationSchedule {
   /// The reason for ending early.
   std::string stop_in_words() const { return best_.stop_in_words(run_.state); }
   /// The latest figures of each task that this process has evaluated.
-  const std::vector<report::NamedTaskFigures>& task_figures() const { return task_figures_; }
+  const std::vector<report::EvalFigures>& task_figures() const { return task_figures_; }
 
  private:
   /// Shows the number of finished micro-batches.
@@ -128,7 +128,7 @@ class EvaluationSchedule {
   Run& run_;
   Reporters& reporters_;
   std::vector<report::DocumentLosses> document_losses_;  ///< of the last evaluation; only on the rank that writes
-  std::vector<report::NamedTaskFigures> task_figures_;
+  std::vector<report::EvalFigures> task_figures_;
   const BestModel best_;
   const DueSteps due_;
   std::vector<std::optional<DueSteps>> due_of_tasks_;  ///< for tasks with their own cadence

@@ -51,14 +51,11 @@ void FileReporters::drop_after(std::int64_t step) {
 void FileReporters::write(const report::Record& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (!tensorboard_) return;
-  const auto add = [&](const auto& each) {
-    using Each = std::decay_t<decltype(each)>;
-    if constexpr (requires { tensorboard_->add(each); }) tensorboard_->add(each);
-    if constexpr (std::is_same_v<Each, report::StartRecord>)
-      tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), each.time);
-    if constexpr (std::is_same_v<Each, report::EndRecord>) tensorboard_->end(each);
-  };
-  try_to(tensorboard_is_refused_, [&] { std::visit(add, record); });
+  try_to(tensorboard_is_refused_, [&] {
+    const auto* const start = std::get_if<report::StartRecord>(&record);
+    if (start != nullptr) tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), start->time);
+    tensorboard_->add(record);
+  });
 }
 
 void FileReporters::write(const std::vector<report::EvalAnswer>& answers) {
@@ -78,9 +75,9 @@ void FileReporters::flush() {
   try_to(metrics_are_refused_, [&] { metrics_.flush(); });
 }
 
-report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
+report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
   const report::RunTimes times = run.clock->total();
-  report::TrainRecord record;
+  report::StepRecord record;
   record.step = plan.step;
   record.epoch = plan.epoch_after;
   record.loss = result.loss;
@@ -98,20 +95,6 @@ report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, cons
   record.train_s = times[report::Phase::kTrain];
   record.cost_usd = times.cost_usd;
   return record;
-}
-
-void take_times(const report::RunTimes& times, run_folder::TrainState& state) {
-  state.phases_s = times.named();
-  state.cost_usd = times.cost_usd;
-  state.cpu_s = times.usage.cpu_s;
-  state.energy_wh = times.usage.energy_wh;
-  state.gpu_watched_s = times.usage.gpu_watched_s;
-  state.gpu_busy_s = times.usage.gpu_busy_s;
-}
-
-report::RunTimes times_of(const run_folder::TrainState& state) {
-  return report::RunTimes::of(state.phases_s, state.cost_usd,
-                              {state.cpu_s, state.energy_wh, state.gpu_watched_s, state.gpu_busy_s});
 }
 
 void describe_end(report::RunSummary& summary) {

@@ -59,11 +59,7 @@ class FileReporters : public Reporters {
 };
 
 /// The record of the step that just ended, from plan, result and clock; the caller adds what only the loop knows.
-report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
-
-/// Copies the sums of a run into the state of a checkpoint, and back.
-void take_times(const report::RunTimes& times, run_folder::TrainState& state);
-report::RunTimes times_of(const run_folder::TrainState& state);
+report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
 
 /// Describes the current exception in the summary. A stop request is not an error.
 void describe_end(report::RunSummary& summary);

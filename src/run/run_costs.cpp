@@ -65,7 +65,7 @@ void ResourceWatch::take(const std::vector<RankFigures>& figures, int own_rank) 
   }
 }
 
-void ResourceWatch::fill(report::TrainRecord& record) {
+void ResourceWatch::fill(report::StepRecord& record) {
   const Clock::time_point now = Clock::now();
   const double cpu_s = report::process_usage().cpu_s.value_or(0);
   const double wall_s = std::chrono::duration<double>(now - last_fill_).count();
@@ -75,9 +75,12 @@ void ResourceWatch::fill(report::TrainRecord& record) {
   record.host_memory_gib = report::host_memory_gib();
   if (!gpu_) return;
   const device::GpuFigures gpu = gpu_->take();
-  record.gpu = report::GpuRecord{gpu.utilization, gpu.power_w, gpu.temperature_c, gpu.clock_mhz};
-  record.gpu->memory_used_gib = gpu.memory_used_gib;
-  for (const device::Throttle reason : gpu.throttle) record.gpu->throttle.emplace_back(device::to_string(reason));
+  record.gpu_utilization = gpu.utilization;
+  record.gpu_power_w = gpu.power_w;
+  record.gpu_temperature_c = gpu.temperature_c;
+  record.gpu_clock_mhz = gpu.clock_mhz;
+  record.gpu_memory_used_gib = gpu.memory_used_gib;
+  for (const device::Throttle reason : gpu.throttle) record.gpu_throttle.emplace_back(device::to_string(reason));
 }
 
 std::optional<double> ResourceWatch::gpu_utilization() const { return gpu_ ? gpu_->utilization() : std::nullopt; }

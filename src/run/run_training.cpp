@@ -70,14 +70,9 @@ void refuse_other_data(const TrainRequest& request) {
 
 using Ranks = std::shared_ptr<ranks::Communicator>;
 
-report::Ledger summary_ledger(const data::PreparedData& data) {
-  const data::Ledger& ledger = data.ledger;
-  const auto num_trained = static_cast<long long>(data.train.size());
-  report::Ledger out{ledger.total, ledger.kept, std::max(0LL, ledger.kept - num_trained), {}};
-  for (const auto& entry : ledger.entries) {
-    out.reasons.push_back({data::name_of(entry.reason), entry.count, entry.first_source});
-  }
-  return out;
+void take_ledger(const data::PreparedData& data, report::RunSummary& summary) {
+  summary.ledger = data.ledger;
+  summary.num_held_out = std::max<long long>(0, data.ledger.kept - static_cast<long long>(data.train.size()));
 }
 
 /// Stops the clock and the resource watch, so that the line and summary.json have the same times.
@@ -148,7 +143,7 @@ void take_state(report::RunSummary& summary, const run_folder::TrainState& state
 void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, report::RunClock& clock) {
   const run_folder::TrainState state = run_folder::describe(checkpoint).state;
   take_state(summary, state);
-  report::RunTimes earlier = times_of(state);
+  report::RunTimes earlier = state.times;
   const auto logged = report::logged_times(checkpoint.parent_path() / storage::kMetricsFile, state.step);
   if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
   if (earlier[report::Phase::kTrain] == 0 && state.step > 0) {
@@ -246,7 +241,7 @@ Run build(Training& training, const run_folder::OutputDecision& decision) {
 }
 
 void describe_run(const Run& run, report::RunSummary& summary) {
-  summary.ledger = summary_ledger(run.data);
+  take_ledger(run.data, summary);
   summary.total_steps = run.plan->total_steps();
   summary.gpu = run.device.is_cuda() ? run.device.name : "";
   summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
@@ -309,7 +304,7 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
     log_info(summary.reason);
     summary.step = run.state.step;
     summary.total_steps = run.plan->total_steps();
-    summary.ledger = summary_ledger(run.data);
+    take_ledger(run.data, summary);
   }
   finish_summary(training);
   return {0, report::to_json(summary)};

@@ -200,11 +200,11 @@ class Loop {
       reporters_.show(progress, false);
       return;
     }
-    report::TrainRecord record = step_record(run_, plan, result, step_s);
+    report::StepRecord record = step_record(run_, plan, result, step_s);
     record.loss_mean = *progress.loss;
     record.data_wait_ms = step.data_wait_ms;
     if (run_.device.is_cuda()) record.memory_gib = gib(plan::device_memory(run_.device).reserved);
-    if (run_.ranks().world_size() > 1) record.ranks = rank_times_.take();
+    if (run_.ranks().world_size() > 1) rank_times_.take(record);
     record.eta_s = progress.eta_s;
     run_.resources->fill(record);
     reporters_.write(record);
@@ -237,7 +237,7 @@ class Loop {
     rethrow_if_too_many(finish_save());
     const auto copying = Clock::now();
     reporters_.flush();
-    take_times(run_.clock->total(), run_.state);
+    run_.state.times = run_.clock->total();
     take_peak_memory();
     saver_->start(run_.state);
     last_save_ = Clock::now();

@@ -8,9 +8,30 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/record_fields.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/storage/run_names.h"
 #include "manifest.h"
+
+/// The state under our own key, but for times and tuning.
+template <>
+constexpr auto lora_train::record_fields<lora_train::run_folder::TrainState>() {
+  using S = run_folder::TrainState;
+  return std::tuple{field("best_eval_loss", &S::best_eval_loss, IfEmpty::kLater),
+                    field("eval_loss", &S::eval_loss),
+                    field("eval_step", &S::eval_step),
+                    field("evals_without_gain", &S::evals_without_gain, IfEmpty::kLater),
+                    field("global_batch_size", &S::global_batch_size, IfEmpty::kLater),
+                    field("loss_chunk_rows", &S::loss_chunk_rows, IfEmpty::kLater),
+                    field("loss_sum", &S::loss_sum),
+                    field("loss_tokens", &S::loss_weight),
+                    field("peak_memory_gib", &S::peak_memory_gib, IfEmpty::kLater),
+                    field("started_at", &S::started_at),
+                    field("supervised_tokens", &S::supervised_tokens),
+                    field("tokens", &S::tokens),
+                    field("total_loss_sum", &S::total_loss_sum, IfEmpty::kLater),
+                    field("total_loss_weight", &S::total_loss_weight, IfEmpty::kLater)};
+}
 
 namespace lora_train::run_folder {
 namespace {
@@ -27,64 +48,48 @@ std::optional<double> optional_number(const json& object, const char* key) {
   return object.at(key).is_null() ? std::nullopt : std::optional(object.at(key).get<double>());
 }
 
-std::optional<std::int64_t> optional_whole_number(const json& object, const char* key, const std::string& where) {
-  return object.at(key).is_null() ? std::nullopt : std::optional(whole_number(object, key, where));
+void put_times(json& own, const report::RunTimes& times) {
+  for (const auto& [name, seconds] : times.named()) own["phases_s"][name] = seconds;
+  own["cost_usd"] = optional_json(times.cost_usd);
+  put_fields(own, times.usage);
 }
 
-json named_numbers(const std::vector<std::pair<std::string, double>>& numbers) {
-  json object = json::object();
-  for (const auto& [name, number] : numbers) object[name] = number;
-  return object;
+/// Older checkpoints lack the times, or the usage.
+report::RunTimes times_of(const json& own) {
+  if (!own.contains("phases_s")) return {};
+  report::NamedSeconds phases;
+  for (const auto& [name, seconds] : own.at("phases_s").items()) phases.emplace_back(name, seconds.get<double>());
+  report::Usage usage;
+  if (own.contains("cpu_s")) get_fields(own, usage);
+  return report::RunTimes::of(phases, optional_number(own, "cost_usd"), usage);
 }
 
-/// Older checkpoints have no sums over all steps.
-void parse_sums(const json& own, TrainState& state) {
-  if (!own.contains("phases_s")) return;
-  for (const auto& [name, seconds] : own.at("phases_s").items())
-    state.phases_s.emplace_back(name, seconds.get<double>());
-  state.cost_usd = optional_number(own, "cost_usd");
-  if (own.contains("cpu_s")) {
-    state.cpu_s = optional_number(own, "cpu_s");
-    state.energy_wh = optional_number(own, "energy_wh");
-    state.gpu_watched_s = own.at("gpu_watched_s").get<double>();
-    state.gpu_busy_s = own.at("gpu_busy_s").get<double>();
-  }
-  state.total_loss_sum = own.at("total_loss_sum").get<double>();
-  state.total_loss_weight = own.at("total_loss_weight").get<double>();
+/// json's get<>() accepts 1e300 too.
+void check_whole_numbers(const json& own, const std::string& where) {
+  for_each_field<TrainState>([&](const auto& field) {
+    using Value = std::remove_cvref_t<decltype(TrainState().*field.member)>;
+    constexpr bool is_maybe_whole = std::is_same_v<Value, std::optional<std::int64_t>>;
+    if (!is_maybe_whole && !std::is_same_v<Value, std::int64_t>) return;
+    const auto found = own.find(field.key);
+    if (found != own.end() && !(is_maybe_whole && found->is_null())) whole_number(own, field.key, where);
+  });
 }
 
 /// The format of Hugging Face's Trainer, with our additional state under a key of its own.
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
-  json object = {{"best_global_step", optional_json(state.best_step)},
-                 {"best_metric", optional_json(state.best_metric)},
-                 {"epoch", state.epoch},
-                 {"global_step", state.step},
-                 {"log_history", json::array()},
-                 {"max_steps", contents.total_steps},
-                 {"num_train_epochs", contents.num_epochs},
-                 {"lora_train",
-                  {{"best_eval_loss", optional_json(state.best_eval_loss)},
-                   {"cost_usd", optional_json(state.cost_usd)},
-                   {"cpu_s", optional_json(state.cpu_s)},
-                   {"energy_wh", optional_json(state.energy_wh)},
-                   {"eval_loss", optional_json(state.eval_loss)},
-                   {"eval_step", optional_json(state.eval_step)},
-                   {"evals_without_gain", state.evals_without_gain},
-                   {"global_batch_size", state.global_batch_size},
-                   {"gpu_busy_s", state.gpu_busy_s},
-                   {"gpu_watched_s", state.gpu_watched_s},
-                   {"loss_chunk_rows", state.loss_chunk_rows},
-                   {"loss_sum", state.loss_sum},
-                   {"loss_tokens", state.loss_weight},
-                   {"peak_memory_gib", optional_json(state.peak_memory_gib)},
-                   {"phases_s", named_numbers(state.phases_s)},
-                   {"started_at", state.started_at},
-                   {"supervised_tokens", state.supervised_tokens},
-                   {"tokens", state.tokens},
-                   {"total_loss_sum", state.total_loss_sum},
-                   {"total_loss_weight", state.total_loss_weight}}}};
-  if (!state.tuning.empty()) object["lora_train"]["tuning"] = json::parse(state.tuning);
+  json own;
+  put_fields(own, state);
+  put_times(own, state.times);
+  if (!state.tuning.empty()) own["tuning"] = json::parse(state.tuning);
+  const json object = {{"best_global_step", optional_json(state.best_step)},
+                       {"best_metric", optional_json(state.best_metric)},
+                       {"epoch", state.epoch},
+                       {"global_step", state.step},
+                       {"log_history", json::array()},
+                       {"max_steps", contents.total_steps},
+                       {"num_train_epochs", contents.num_epochs},
+                       {"lora_train", own}};
   return object.dump(2) + "\n";
 }
 
@@ -95,23 +100,13 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     TrainState state;
     state.step = whole_number(object, "global_step", where);
     state.epoch = object.at("epoch").get<double>();
-    state.tokens = whole_number(own, "tokens", where);
-    state.supervised_tokens = whole_number(own, "supervised_tokens", where);
-    state.eval_loss = optional_number(own, "eval_loss");
-    state.eval_step = optional_whole_number(own, "eval_step", where);
-    state.loss_sum = own.at("loss_sum").get<double>();
-    state.loss_weight = own.at("loss_tokens").get<double>();
-    parse_sums(own, state);
-    state.started_at = whole_number(own, "started_at", where);
     state.best_metric = optional_number(object, "best_metric");
-    // Older checkpoints only have the lowest loss, as the best metric.
-    state.best_eval_loss = own.contains("best_eval_loss") ? optional_number(own, "best_eval_loss") : state.best_metric;
-    if (own.contains("evals_without_gain")) state.evals_without_gain = whole_number(own, "evals_without_gain", where);
-    state.best_step = optional_whole_number(object, "best_global_step", where);
-    if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
-    if (own.contains("peak_memory_gib")) state.peak_memory_gib = optional_number(own, "peak_memory_gib");
-    if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
-    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // missing in older checkpoints
+    if (!object.at("best_global_step").is_null()) state.best_step = whole_number(object, "best_global_step", where);
+    state.best_eval_loss = state.best_metric;  // older checkpoints only have the lowest loss, as the best metric
+    check_whole_numbers(own, where);
+    get_fields(own, state);
+    state.times = times_of(own);
+    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();
     return state;
   } catch (const json::exception& error) {
     throw FormatError(where, std::string("was not written by lora-train: ") + error.what());

@@ -5,11 +5,16 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/record_fields.h"
+
+template <>
+constexpr auto lora_train::record_fields<lora_train::run_folder::Fingerprints>() {
+  using F = run_folder::Fingerprints;
+  return std::tuple{field("chat_template", &F::chat_template), field("data", &F::data), field("model", &F::model),
+                    field("profile", &F::profile), field("tokenizer", &F::tokenizer)};
+}
 
 namespace lora_train::run_folder {
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fingerprints, data, tokenizer, chat_template, model, profile)
-
 namespace {
 
 using nlohmann::json;
@@ -20,8 +25,10 @@ constexpr int kVersion = 2;
 json to_object(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
+  json prints;
+  put_fields(prints, manifest.fingerprints);
   return {{"files", files},
-          {"fingerprints", manifest.fingerprints},
+          {"fingerprints", prints},
           {"step", manifest.step},
           {"version", kVersion},
           {"world_size", manifest.world_size}};
@@ -31,7 +38,7 @@ Manifest from_object(const json& object, const std::string& where) {
   Manifest manifest;
   manifest.step = whole_number(object, "step", where);
   manifest.world_size = whole_number(object, "world_size", where);
-  manifest.fingerprints = object.at("fingerprints").get<Fingerprints>();
+  get_fields(object.at("fingerprints"), manifest.fingerprints);
   for (const auto& [name, file] : object.at("files").items()) {
     if (const char* reason = why_not_file_name(name)) {
       throw FormatError(where, "names the file {}, which {}", json(name).dump(), reason);

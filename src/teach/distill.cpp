@@ -11,11 +11,25 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/record_fields.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/hub/http/url.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/storage/run_names.h"
+
+template <>
+constexpr auto lora_train::record_fields<lora_train::teach::TeacherPhase>() {
+  using P = teach::TeacherPhase;
+  return std::tuple{field("teacher", &P::teacher),
+                    field("answers", &P::answers),
+                    field("rows", &P::examples),
+                    field("heldout_rows", &P::held_out_examples),
+                    field("prompt_tokens", &P::prompt_tokens),
+                    field("completion_tokens", &P::completion_tokens),
+                    field("seconds", &P::seconds),
+                    field("cost_usd", &P::cost_usd)};
+}
 
 namespace lora_train::teach {
 namespace {
@@ -41,14 +55,9 @@ std::optional<double> total_cost(const DistillRecord& record) {
 }
 
 Json as_json(const TeacherPhase& phase) {
-  return {{"teacher", phase.teacher},
-          {"answers", phase.answers},
-          {"rows", phase.examples},
-          {"heldout_rows", phase.held_out_examples},
-          {"prompt_tokens", phase.prompt_tokens},
-          {"completion_tokens", phase.completion_tokens},
-          {"seconds", phase.seconds},
-          {"cost_usd", or_null(phase.cost_usd)}};
+  Json object;
+  put_fields(object, phase);
+  return object;
 }
 
 std::string cost_in_words(const std::optional<double>& cost) {
@@ -273,15 +282,7 @@ TeacherPhase read_teacher_phase(const fs::path& output_dir) {
   if (path_kind(file) == PathKind::kNone) return phase;
   const Json record = Json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
   try {
-    const Json& teacher = record.at("teacher");
-    phase.teacher = teacher.at("teacher");
-    phase.answers = teacher.at("answers");
-    phase.examples = teacher.at("rows");
-    phase.held_out_examples = teacher.at("heldout_rows");
-    phase.prompt_tokens = teacher.at("prompt_tokens");
-    phase.completion_tokens = teacher.at("completion_tokens");
-    phase.seconds = teacher.at("seconds");
-    if (!teacher.at("cost_usd").is_null()) phase.cost_usd = teacher.at("cost_usd").get<double>();
+    get_fields(record.at("teacher"), phase);
   } catch (const Json::exception&) {
     throw ConfigError(file.string(), "was not written by distill: name another output_dir, or move the file");
   }
@@ -303,7 +304,7 @@ void add_training(DistillRecord& record) {
   if (const Json adapter = of_summary("adapter"); adapter.is_string()) record.adapter = adapter;
   const Json result = of_summary("adapter_step");
   for (const report::LoggedEval& eval : run.evals) {
-    if (eval.name != kAgreement || eval.kind.empty()) continue;
+    if (eval.name != kAgreement || !eval.kind) continue;
     if (eval.step == 0) record.agreement_before = eval.accuracy;
     const bool is_of_result = result.is_number() ? eval.step == result.get<long long>() : eval.step > 0;
     if (is_of_result) record.agreement_after = eval.accuracy;

@@ -24,7 +24,7 @@ def write_lines(file, lines):
 
 
 def bins(accuracy):
-    return [[10 * i, 10 * i * (i + 0.5) / 15, 10 * i * (i + 0.5) / 15 * accuracy] for i in range(15)]
+    return [[10 * i, 10 * i * (i + 0.5) / 15, round(10 * i * (i + 0.5) / 15 * accuracy)] for i in range(15)]
 
 
 def write_run(folder, name="run", text="plain", learning_rate=0.001, lora_r=8, num_steps=60):
@@ -105,8 +105,8 @@ def test_the_report_says_what_the_run_was(tmp_path, chromium):
     assert facts["model"] == "m/plain" and facts["adapter"] == "out/plain" and facts["duration"] == "1m 02s"
     assert facts["data"] == "d/plain (900 documents an epoch)" and facts["started"].startswith("2023-11-1")
     charts = [title.split("\u25b2")[0] for title in texts(chromium, ".chart h3")]
-    assert charts == ["Lossper token", "Accuracy", "Perplexity", "Calibration error", "Learning rate", "Gradient normbefore clipping",
-                      "Throughputtokens per second", "MemoryGiB", "GPU use% of the time", "CPU use% of one core", "GPU powerW",
+    assert charts == ["Lossper token", "Accuracy", "Perplexity", "Calibration error", "Gradient normbefore clipping", "Learning rate",
+                      "Throughputtokens per second", "MemoryGiB", "CPU use% of one core", "GPU use% of the time", "GPU powerW",
                       "GPU temperature\u00b0C", "GPU clockMHz"]
     page = chromium.evaluate("document.body.innerText")
     assert "900 of 1,000 examples are trained on, 50 are held out for evaluation." in page

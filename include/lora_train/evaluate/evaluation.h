@@ -10,8 +10,8 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/launch/world.h"
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/report/eval_files.h"
-#include "lora_train/report/task_figures.h"
 
 namespace lora_train::evaluate {
 
@@ -51,12 +51,8 @@ struct MatchFigures {
 };
 
 /// One line of the output of `eval`: the results for one dataset.
-struct EvalResult {
-  std::string name;
-  double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
-  std::vector<report::CalibrationBin> bins = {};  ///< for ece
-  long long num_tokens = 0;
-  double weight_sum = 0;                     ///< sum of the loss weights of these tokens
+struct EvalResult : report::EvalFigures {
+  double weight_sum = 0;                     ///< sum of the loss weights of its tokens
   std::vector<double> document_losses = {};  ///< for each document: its part of loss * weight_sum
   long long num_cut = 0,
             num_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
@@ -77,10 +73,7 @@ struct TaskAnswer {
 };
 
 /// The results for one of eval_tasks.
-struct TaskResult {
-  std::string name;
-  TaskKind kind = TaskKind::kExactMatch;
-  report::TaskFigures figures;
+struct TaskResult : report::EvalFigures {
   long long num_cut = 0;                 ///< greedy answers cut off by max_new_tokens or the context length
   std::vector<TaskAnswer> answers = {};  ///< as many as requested
 };

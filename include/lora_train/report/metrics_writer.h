@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/report/run_times.h"
-#include "lora_train/report/task_figures.h"
 
 namespace lora_train::report {
 
@@ -59,75 +59,52 @@ struct StartRecord {
   LengthHistogram document_lengths = {};  ///< for the training data; key omitted if unknown
 };
 
-/// Means per rank, in rank order, over the steps since the last logged one.
-struct RankRecord {
-  std::vector<double> compute_ms = {};    ///< from the start of a step to its reduction
-  std::vector<double> data_wait_ms = {};  ///< wait for the loader's rows
-  std::vector<double> memory_gib = {};    ///< device memory in use; 0 on a CPU
-};
-
-/// Activity of this process's GPU since the last logged step: means over one reading per second (the last reading if
-/// there was none since). Values that the driver does not report have no key.
-struct GpuRecord {
-  std::optional<double> utilization = {};  ///< gpu_utilization: 0 to 100
-  std::optional<double> power_w = {};
-  std::optional<double> temperature_c = {};
-  std::optional<double> clock_mhz = {};
-  std::vector<std::string> throttle = {};      ///< "power_cap", "thermal", "hw_thermal", "power_brake", "hw_slowdown"
-  std::optional<double> memory_used_gib = {};  ///< by all processes on the GPU
-};
-
-/// A logged optimizer step.
-struct TrainRecord {
+/// A logged optimizer step. Its keys are in src/report/step_fields.h. Empty: unknown, as in a file of an older version.
+struct StepRecord {
   long long step = 0;
-  double epoch = 0;
-  double loss = 0;                  ///< per supervised token in this step
-  long long supervised_tokens = 0;  ///< in this step
-  double loss_mean = 0;             ///< per supervised token since the last logged step
-  double grad_norm = 0;             ///< before clipping
-  double learning_rate = 0;         ///< used in this step
-  /// adamw_8bit: the share of 8-bit second moments above 0 whose code is 0; key omitted for other optimizers
+  std::optional<double> epoch = {};
+  std::optional<double> loss = {};           ///< per supervised token in this step
+  long long supervised_tokens = 0;           ///< in this step
+  std::optional<double> loss_mean = {};      ///< per supervised token since the last logged step
+  std::optional<double> grad_norm = {};      ///< before clipping
+  std::optional<double> learning_rate = {};  ///< used in this step
+  long long tokens = 0;                      ///< in this step
+  long long num_documents = 0;               ///< in this step
+  std::optional<double> tokens_per_s = {};
+  std::optional<double> step_ms = {};
+  std::optional<double> data_wait_ms = {};
+  std::optional<double> memory_gib = {};       ///< device memory in use; empty on a CPU
+  double time = 0;                             ///< seconds since 1970
+  double elapsed_s = 0;                        ///< since the start of this process
+  double eta_s = 0;                            ///< time left
+  std::optional<double> train_s = {};          ///< time in steps, for the whole run
+  std::optional<double> cost_usd = {};         ///< for the whole run; empty without a price
+  std::optional<double> cpu_percent = {};      ///< processor time of this process since the last logged step; 100 = one
+                                               ///< core
+  std::optional<double> host_memory_gib = {};  ///< resident set of this process
+  /// Activity of this process's GPU since the last logged step: means over one reading per second (the last reading if
+  /// there was none since). Empty on a CPU, and what the driver does not report.
+  std::optional<double> gpu_utilization = {};  ///< 0 to 100
+  std::optional<double> gpu_power_w = {};
+  std::optional<double> gpu_temperature_c = {};
+  std::optional<double> gpu_clock_mhz = {};
+  std::optional<double> gpu_memory_used_gib = {};  ///< by all processes on the GPU
+  std::vector<std::string> gpu_throttle = {};  ///< "power_cap", "thermal", "hw_thermal", "power_brake", "hw_slowdown"
+  /// Means per rank, in rank order, over the steps since the last logged one; empty in a run with one rank.
+  using PerRank = std::optional<std::vector<double>>;
+  PerRank rank_compute_ms = {};    ///< from the start of a step to its reduction
+  PerRank rank_data_wait_ms = {};  ///< wait for the loader's rows
+  PerRank rank_memory_gib = {};    ///< device memory in use; 0 on a CPU
+  /// adamw_8bit: the share of 8-bit second moments above 0 whose code is 0; empty for other optimizers
   std::optional<double> optim_zero_second_moments = {};
-  long long tokens = 0;         ///< in this step
-  long long num_documents = 0;  ///< in this step
-  double tokens_per_s = 0;
-  double step_ms = 0;
-  double data_wait_ms = 0;
-  std::optional<double> memory_gib = {};  ///< device memory in use; empty (null) on a CPU
-  std::optional<RankRecord> ranks = {};   ///< rank_compute_ms and so on; keys omitted in a run with one rank
-  double time = 0;                        ///< seconds since 1970
-  double elapsed_s = 0;                   ///< since the start of this process
-  double eta_s = 0;                       ///< time left
-  double train_s = 0;                     ///< time in steps, for the whole run
-  std::optional<double> cost_usd = {};    ///< for the whole run; empty (null) without a price
-  double cpu_percent = 0;                 ///< processor time of this process since the last logged step; 100 = one core
-  double host_memory_gib = 0;             ///< resident set of this process
-  std::optional<GpuRecord> gpu = {};      ///< gpu_utilization and so on; keys omitted on a CPU
 };
 
-/// One evaluation of one dataset.
-struct EvalRecord {
+/// One evaluation of a dataset or of a task in eval_tasks: an "eval" line.
+struct EvalRecord : EvalFigures {
   long long step = 0;
-  std::string name = {};
-  double loss = 0;
-  double perplexity = 0;
-  double token_accuracy = 0;  ///< 0..1
-  long long num_tokens = 0;   ///< supervised
   double eval_s = 0;
-  double ece = 0;                         ///< expected calibration error, 0..1
-  std::vector<CalibrationBin> bins = {};  ///< for the most likely tokens, as [count, sum of confidence, number right]
-  std::vector<Span> spans = {};           ///< this process since the last line with spans
-  long long num_documents = 0;
-};
-
-/// One evaluation of one task in eval_tasks: an "eval" line with a kind.
-struct TaskRecord {
-  long long step = 0;
-  std::string name = {};
-  TaskKind kind = TaskKind::kExactMatch;
-  TaskFigures figures = {};
-  double eval_s = 0;
-  std::vector<Span> spans = {};  ///< as in EvalRecord
+  std::vector<Span> spans = {};  ///< this process since the last line with spans
+  long long num_documents = 0;   ///< of a dataset
 };
 
 /// A checkpoint that is complete on disk.
@@ -152,7 +129,7 @@ struct EndRecord {
   std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
-using Record = std::variant<StartRecord, TrainRecord, EvalRecord, TaskRecord, CheckpointRecord, EndRecord>;
+using Record = std::variant<StartRecord, StepRecord, EvalRecord, CheckpointRecord, EndRecord>;
 
 /// True if a metrics file has a line with this event ("train", "checkpoint", ...); false if the file does not exist.
 bool has_event(const std::filesystem::path& path, std::string_view event);

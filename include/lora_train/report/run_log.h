@@ -2,6 +2,7 @@
 // report.html. Changes nothing; the run may still be in progress.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -9,42 +10,24 @@
 #include <vector>
 
 #include "lora_train/report/eval_files.h"
+#include "lora_train/report/metrics_writer.h"
 #include "lora_train/report/run_times.h"
 
 namespace lora_train::report {
 
-/// A "train" line.
-struct LoggedStep {
-  long long step = 0;
-  double tokens = 0;                ///< fed to the model so far; estimated if not every step is logged
-  double elapsed_s = 0;             ///< so far, across all processes of the run
-  double num_labels = 1;            ///< weight of the loss: the step's supervised tokens
-  double num_documents = 0;         ///< in the step
-  std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
-  std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
-  std::optional<double> memory_gib = {};
-  std::optional<double> gpu_utilization = {}, gpu_power_w = {}, gpu_temperature_c = {}, gpu_clock_mhz = {};
-  std::optional<double> cpu_percent = {}, host_memory_gib = {};
-  std::vector<std::string> gpu_throttle = {};
+/// A "train" line, and where it stands in the run. loss_mean: the loss if the line has none.
+struct LoggedStep : StepRecord {
+  double total_tokens = 0;  ///< fed to the model so far; estimated if not every step is logged
+  double run_s = 0;         ///< so far, across all processes of the run
+  /// The weight of the loss.
+  double num_labels() const { return std::max(1.0, static_cast<double>(supervised_tokens)); }
 };
 
-/// A bin of a reliability diagram. The bins of an evaluation have equal widths and cover 0 to 1.
-struct ReliabilityBin {
-  double count = 0, confidence = 0, num_right = 0;  ///< confidence: the sum over the bin
-};
-
-/// An "eval" line.
-struct LoggedEval {
-  long long step = 0;
-  double tokens = 0, elapsed_s = 0;  ///< as in LoggedStep, for the steps before the evaluation
-  std::string name;
-  std::string kind = {};  ///< kind of task: choices, exact_match or confidence; empty: a loss line
-  std::optional<double> loss = {}, perplexity = {}, token_accuracy = {}, ece = {};
-  std::optional<double> accuracy = {}, ece_equal_mass = {}, brier = {}, auroc = {};  ///< tasks only
-  std::optional<double> mean_confidence = {}, over_confidence = {}, num_rows = {};   ///< tasks only
-  std::optional<double> eval_s = {};
-  double num_tokens = 1;  ///< weight in a mean over datasets
-  std::vector<ReliabilityBin> bins = {};
+/// An "eval" line, with these figures for the steps before it.
+struct LoggedEval : EvalRecord {
+  double total_tokens = 0, run_s = 0;
+  /// The weight in a mean over datasets.
+  double weight() const { return std::max(1.0, static_cast<double>(num_tokens)); }
 };
 
 /// The figures of a run; unknown figures are empty.

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/base/record_fields.h"
+
 namespace lora_train::report {
 
 /// Usage of one process, or the sum over several.
@@ -119,3 +121,10 @@ class RunClock {
 std::optional<RunTimes> logged_times(const std::filesystem::path& metrics_file, long long step);
 
 }  // namespace lora_train::report
+
+template <>
+constexpr auto lora_train::record_fields<lora_train::report::Usage>() {
+  using U = report::Usage;
+  return std::tuple{field("cpu_s", &U::cpu_s), field("energy_wh", &U::energy_wh),
+                    field("gpu_watched_s", &U::gpu_watched_s), field("gpu_busy_s", &U::gpu_busy_s)};
+}

@@ -7,23 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/data/cache/ledger.h"
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/report/run_times.h"
-#include "lora_train/report/task_figures.h"
 
 namespace lora_train::report {
-
-/// Counts of the training documents: in total, trained on, and lost by reason.
-struct LedgerReason {
-  std::string reason = {};  ///< "overlength", "bad_row", "fully_masked", ...
-  long long count = 0;
-  std::string first = {};  ///< file:line of the first such document
-};
-struct Ledger {
-  long long total = 0;
-  long long kept = 0;      ///< trained on, or held out
-  long long held_out = 0;  ///< part of kept: held out for evaluation (val_set_size)
-  std::vector<LedgerReason> reasons = {};
-};
 
 /// An error as --json and summary.json show it.
 struct RunError {
@@ -56,7 +44,7 @@ struct RunSummary {
   std::optional<double> best_eval_loss = {};        ///< lowest after step 1
   std::optional<long long> best_step = {};          ///< step of the best evaluation by metric_for_best_model
   std::optional<double> best_metric = {};           ///< the metric at best_step
-  std::vector<NamedTaskFigures> eval_tasks = {};    ///< by name, the latest evaluated by its process
+  std::vector<EvalFigures> eval_tasks = {};         ///< by name, the latest evaluated by its process
   long long tokens = 0;                             ///< fed to the model, from step 1 on, all ranks
   long long untimed_tokens = 0, untimed_steps = 0;  ///< the part of these whose time is in no checkpoint; not in the
                                                     ///< file
@@ -76,10 +64,11 @@ struct RunSummary {
   std::string gpu = {};                                ///< name of the device; empty = none, written as null
   int num_gpus = 0;
   StepCapture cuda_graphs = {};
-  std::optional<double> cost_usd = {};  ///< cost of wall_s; empty without a price
-  Usage usage = {};                     ///< cpu_s, energy_wh, mean_gpu_utilization: over all ranks and processes
-  std::optional<Price> price = {};      ///< gpu_price_per_hour and price_source; null without one
-  Ledger ledger = {};
+  std::optional<double> cost_usd = {};         ///< cost of wall_s; empty without a price
+  Usage usage = {};                            ///< cpu_s, energy_wh, mean_gpu_utilization: over all ranks and processes
+  std::optional<Price> price = {};             ///< gpu_price_per_hour and price_source; null without one
+  data::Ledger ledger = {};                    ///< of the training documents
+  long long num_held_out = 0;                  ///< part of ledger.kept: held out for evaluation (val_set_size)
   std::string adapter = {};                    ///< folder of the result; empty (null) = none written
   std::optional<long long> adapter_step = {};  ///< step of the adapter
   std::string run_name = {};

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,33 +38,30 @@ class TensorBoardWriter {
   /// Makes readers drop the data of earlier files after this step, since these steps run again; flushes.
   void drop_after(long long step);
 
-  /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for per-rank numbers.
-  void add(const TrainRecord& record);
-
-  /// Adds eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
-  /// eval/samples_per_second; with several sets, eval/<name>_loss and so on, with the names of Hugging Face's Trainer;
-  /// and the reliability diagram as the picture reliability/<name> if the record has bins.
-  void add(const EvalRecord& record);
-
-  /// As above, for a task.
-  void add(const TaskRecord& record);
-
   /// Adds the profile as the text "args".
   void start(const Profile& profile, double time);
 
-  /// Adds train/train_runtime and train/train_steps_per_second; flushes.
-  void end(const EndRecord& record);
+  /// Adds a record; those of a start or a checkpoint add nothing.
+  /// A step: train/<key> for every number except step and time, and train/<key>/<rank> for per-rank numbers.
+  /// An evaluation: eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime
+  /// and eval/samples_per_second; with several sets, and for tasks, eval/<name>_loss and so on, with the names of
+  /// Hugging Face's Trainer; and the reliability diagram as the picture reliability/<name> if the record has bins.
+  /// The end: train/train_runtime and train/train_steps_per_second; flushes.
+  void add(const Record& record);
 
   void flush();
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void put(const StepRecord& record);
+  void put(const EvalRecord& record);
+  void put(const EndRecord& record);
   void flush_when_due();
 
   std::filesystem::path path_;
   std::string buffer_;
-  std::string first_eval_name_;
-  bool has_several_sets_ = false, has_eval_ = false;
+  std::optional<std::string> first_eval_name_;
+  bool has_several_sets_ = false;
   std::chrono::steady_clock::time_point last_flush_;
   int fd_ = -1;
 };

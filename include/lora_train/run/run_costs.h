@@ -36,7 +36,7 @@ class ResourceWatch {
   void take(const std::vector<RankFigures>& figures, int own_rank);
 
   /// Fills cpu_percent, host_memory_gib and gpu for the time since the last call.
-  void fill(report::TrainRecord& record);
+  void fill(report::StepRecord& record);
   /// Utilization of the last second, 0 to 100; empty if unknown.
   std::optional<double> gpu_utilization() const;
   /// Totals since begin_steps(). Zero without a GPU.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/report/run_times.h"
 #include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::run_folder {
@@ -31,13 +32,8 @@ struct TrainState {
   double loss_sum = 0;                    ///< weighted sum over the supervised tokens since the last logged step
   double loss_weight = 0;                 ///< sum of their weights; "loss_tokens" in the file
   double total_loss_sum = 0, total_loss_weight = 0;  ///< the same over all steps of the run
-  /// How the run spent its time until this checkpoint, over all its processes: name and seconds, in order. Empty if
-  /// unknown.
-  std::vector<std::pair<std::string, double>> phases_s;
-  std::optional<double> cost_usd;            ///< cost of that time; empty without a price
-  std::optional<double> cpu_s, energy_wh;    ///< used in that time; empty if unknown
-  double gpu_watched_s = 0, gpu_busy_s = 0;  ///< time with known GPU utilization, and the part of it with a kernel
-  std::optional<double> peak_memory_gib;     ///< most of any process until then; empty if unknown
+  report::RunTimes times;                 ///< of the run until this checkpoint, over all its processes; 0 if unknown
+  std::optional<double> peak_memory_gib;  ///< most of any process until then; empty if unknown
   std::int64_t loss_chunk_rows = 0;    ///< rows of a loss chunk, which affect the last bits of the loss; 0 if unknown
   std::int64_t global_batch_size = 0;  ///< rows of a step over all ranks, which a resumed run keeps; 0 if unknown
   std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; may be empty

@@ -198,7 +198,7 @@ Probe probe_profile(Runs& runs) {
   if (code != 0 || run.steps.empty())
     throw ConfigError("--profile", "does not train as it is, so there is nothing to compare: see above" +
                                        (run.reason.empty() ? "" : fmt::format(" ({})", run.reason)));
-  return {static_cast<long long>(run.steps.front().num_documents), run.num_gpus > 0};
+  return {run.steps.front().num_documents, run.num_gpus > 0};
 }
 
 std::vector<report::Measurement> measure_all(const std::vector<report::Setting>& settings, const Values& shared,

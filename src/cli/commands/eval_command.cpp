@@ -25,12 +25,7 @@ namespace lora_train::cli {
 namespace {
 
 nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
-  nlohmann::ordered_json line = {{"name", result.name},
-                                 {"loss", result.loss},
-                                 {"perplexity", result.perplexity},
-                                 {"token_accuracy", result.token_accuracy},
-                                 {"ece", result.ece},
-                                 {"num_tokens", result.num_tokens}};
+  auto line = nlohmann::ordered_json::parse(report::to_json(result));
   if (const auto& choices = result.choices) {
     line["acc"] = choices->accuracy;
     line["acc_norm"] = choices->normalized_accuracy;
@@ -50,15 +45,10 @@ nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
 }
 
 nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
-  nlohmann::ordered_json line = {{"name", task.name}, {"kind", to_string(task.kind)}};
-  for (const auto& metric : report::task_metrics(task.kind)) {
-    const auto& value = task.figures.*metric.value;
-    line[metric.name] = or_null(value);
-  }
-  line["num_rows"] = task.figures.num_rows;
+  auto line = nlohmann::ordered_json::parse(report::to_json(task));
   if (task.num_cut > 0) line["num_cut"] = task.num_cut;
-  if (!task.figures.bins.empty()) line["bins"] = nlohmann::ordered_json::array();
-  for (const auto& bin : task.figures.bins) line["bins"].push_back({bin.count, bin.confidence, bin.num_right});
+  if (!task.bins.empty()) line["bins"] = nlohmann::ordered_json::array();
+  for (const auto& bin : task.bins) line["bins"].push_back({bin.count, bin.confidence, bin.num_right});
   return line;
 }
 
@@ -87,12 +77,12 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add(head, [&](const auto& r) { return format_count(number(r)); });
   };
   add("name", [](const auto& r) { return r.name; });
-  add("loss", [](const auto& r) { return fmt::format("{:.4f}", r.loss); });
+  add("loss", [](const auto& r) { return fmt::format("{:.4f}", *r.loss); });
   add("perplexity", [](const auto& r) {
-    return r.perplexity < 1000 ? fmt::format("{:.4f}", r.perplexity) : format_count(std::llround(r.perplexity));
+    return *r.perplexity < 1000 ? fmt::format("{:.4f}", *r.perplexity) : format_count(std::llround(*r.perplexity));
   });
-  add("token accuracy", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.token_accuracy); });
-  add("ece", [](const auto& r) { return fmt::format("{:.4f}", r.ece); });
+  add("token accuracy", [](const auto& r) { return fmt::format("{:.2f}%", 100 * *r.token_accuracy); });
+  add("ece", [](const auto& r) { return fmt::format("{:.4f}", *r.ece); });
   add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
   if (results.front().choices) {
     add("acc", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->accuracy); });
@@ -116,21 +106,21 @@ std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
   std::vector<Column> columns = {{"task"}, {"kind"}};
   for (const auto& task : tasks) {
     columns[0].push_back(task.name);
-    columns[1].push_back(to_string(task.kind));
+    columns[1].push_back(to_string(*task.kind));
   }
-  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // has the other kinds' metrics too
+  for (const auto& metric : report::eval_metrics(TaskKind::kConfidence)) {  // has the other kinds' metrics too
     Column column = {metric.name};
     bool is_known = false;
     for (const auto& task : tasks) {
-      const auto known = report::task_metrics(task.kind);
-      const bool has = std::ranges::count(known, std::string_view(metric.name), &report::TaskMetric::name) > 0;
+      const auto known = report::eval_metrics(task.kind);
+      const bool has = std::ranges::count(known, std::string_view(metric.name), &report::EvalMetric::name) > 0;
       is_known = is_known || has;
-      column.push_back(has ? report::format_task_figure(metric, task.figures) : "");
+      column.push_back(has ? report::format_eval_figure(metric, task) : "");
     }
     if (is_known) columns.push_back(std::move(column));
   }
   columns.push_back({"examples"});
-  for (const auto& task : tasks) columns.back().push_back(format_count(task.figures.num_rows));
+  for (const auto& task : tasks) columns.back().push_back(format_count(task.num_rows));
   if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
   columns.push_back({"answers cut"});
   for (const auto& task : tasks) columns.back().push_back(format_count(task.num_cut));

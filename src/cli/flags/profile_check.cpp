@@ -17,7 +17,7 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/weights/stored_linear.h"
-#include "lora_train/report/task_figures.h"
+#include "lora_train/report/eval_figures.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/run_names.h"

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "chart/charts.h"
+#include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
@@ -18,11 +19,6 @@ constexpr long long kWarmupShare = 5;
 
 using Json = nlohmann::ordered_json;
 
-double number_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0;
-}
-
 double sum_of(const Json& object, const char* key) {
   double sum = 0;
   const auto found = object.find(key);
@@ -35,7 +31,6 @@ std::string in_words(const Measurement& work) {
   return format_count(work.num_documents) + " documents with " + format_count(work.num_supervised) + " trained tokens";
 }
 
-using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
 const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "eval loss compared", "memory", "start"};
@@ -135,18 +130,18 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   }
   const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
   const auto& after = steps[static_cast<std::size_t>(std::max(1LL, num_steps / kWarmupShare) - 1)];
-  const double seconds = steps.back().elapsed_s - after.elapsed_s;
+  const double seconds = steps.back().run_s - after.run_s;
   found.is_done = true;
   const std::string gpu = gpu_of(run);
   found.device = gpu.empty() ? "cpu" : gpu;
-  found.tokens_per_s = seconds > 0 ? (steps.back().tokens - after.tokens) / seconds : 0;
+  found.tokens_per_s = seconds > 0 ? (steps.back().total_tokens - after.total_tokens) / seconds : 0;
   found.startup_s = sum_of(summary, "startup_s");
-  found.loss = number_at(summary, "train_loss");
+  found.loss = number_of(summary, "train_loss").value_or(0);
   found.eval_loss = run.figures.eval_loss;
   found.peak_memory_gib = run.figures.peak_memory_gib ? run.figures.peak_memory_gib : run.figures.peak_host_memory_gib;
   for (const auto& step : steps) {
-    found.num_documents += static_cast<long long>(step.num_documents);
-    found.num_supervised += static_cast<long long>(step.num_labels);
+    found.num_documents += step.num_documents;
+    found.num_supervised += step.supervised_tokens;
   }
   found.document_losses = run.document_losses;
   return found;
@@ -212,16 +207,16 @@ std::string ablation_json(const Ablation& ablation) {
                    {"supervised_tokens", if_done(found.num_supervised)},
                    {"documents", if_done(found.num_documents)},
                    {"speedup", base != nullptr ? if_done(found.tokens_per_s / base->tokens_per_s) : Json(nullptr)},
-                   {"eval_loss", found.eval_loss ? Json(*found.eval_loss) : Json(nullptr)}};
+                   {"eval_loss", or_null(found.eval_loss)}};
     const auto difference = difference_of(ablation, found);
     object["eval_loss_difference"] = nullptr;
     if (difference) object["eval_loss_difference"] = Json::parse(to_json(*difference, base->setting.name));
-    object["peak_memory_gib"] = found.peak_memory_gib ? Json(*found.peak_memory_gib) : Json(nullptr);
+    object["peak_memory_gib"] = or_null(found.peak_memory_gib);
     object["startup_s"] = if_done(found.startup_s);
     object["values"] = Json::object();
     for (const auto& [key, value] : found.setting.values) object["values"][key] = value;
     object["reason"] = found.is_done ? Json(nullptr) : Json(found.reason);
-    text += object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    text += to_line(object) + "\n";
   }
   return text;
 }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 
 #include "figures.h"
 #include "lora_train/base/text.h"
+#include "step_fields.h"
 
 namespace lora_train::report {
 namespace {
@@ -207,7 +210,7 @@ Points thinned(const Points& points) {
   return out;
 }
 
-Points points_of(const RunRecord& run, std::optional<double> LoggedStep::*value) {
+Points points_of(const RunRecord& run, std::optional<double> StepRecord::*value) {
   Points points;
   for (const LoggedStep& step : run.steps) {
     if (step.*value) points.push_back({static_cast<double>(step.step), *(step.*value)});
@@ -215,7 +218,7 @@ Points points_of(const RunRecord& run, std::optional<double> LoggedStep::*value)
   return thinned(points);
 }
 
-Points points_of(const RunRecord& run, const std::string& name, std::optional<double> LoggedEval::*value) {
+Points points_of(const RunRecord& run, const std::string& name, std::optional<double> EvalFigures::*value) {
   Points points;
   for (const LoggedEval& eval : run.evals) {
     if (eval.name == name && eval.*value) points.push_back({static_cast<double>(eval.step), *(eval.*value)});
@@ -245,7 +248,7 @@ std::vector<std::string> names_of(const std::vector<LoggedEval>& evals) {
   return names;
 }
 
-void add_evals(const RunRecord& run, const std::string& prefix, std::optional<double> LoggedEval::*value,
+void add_evals(const RunRecord& run, const std::string& prefix, std::optional<double> EvalFigures::*value,
                Panel& panel) {
   for (const std::string& name : names_of(run.evals)) {
     const Points points = points_of(run, name, value);
@@ -257,32 +260,29 @@ void add_evals(const RunRecord& run, const std::string& prefix, std::optional<do
 
 Panel loss_panel(const RunRecord& run) {
   Panel panel{.title = "Loss"};
-  const Points points = points_of(run, &LoggedStep::loss);
+  const Points points = points_of(run, &StepRecord::loss_mean);
   const bool is_smoothed = points.size() >= kManySteps;
   if (!points.empty()) panel.curves.push_back({.name = "train", .points = is_smoothed ? smoothed(points) : points});
-  add_evals(run, "eval: ", &LoggedEval::loss, panel);
+  add_evals(run, "eval: ", &EvalFigures::loss, panel);
   if (is_smoothed) panel.curves.push_back({.points = points, .is_faint = true});
   return panel;
 }
 
 Panel accuracy_panel(const RunRecord& run) {
   Panel panel{.title = "Accuracy"};
-  add_evals(run, "", &LoggedEval::accuracy, panel);
-  add_evals(run, "tokens: ", &LoggedEval::token_accuracy, panel);
+  add_evals(run, "", &EvalFigures::accuracy, panel);
+  add_evals(run, "tokens: ", &EvalFigures::token_accuracy, panel);
   return panel;
 }
 
-struct Source {
-  const char* name;  ///< name in the key of a panel with several curves
-  std::optional<double> LoggedStep::*value;
-};
-
-Panel panel_of(const RunRecord& run, const char* title, const std::vector<Source>& sources) {
-  Panel panel{.title = title, .from_zero = true};
-  for (const Source& source : sources) {
-    const Points points = points_of(run, source.value);
+Panel panel_of(const RunRecord& run, const StepChart& chart) {
+  const StepCurve& shown = chart.shown;
+  Panel panel{.title = shown.title, .from_zero = shown.from_zero};
+  if (*shown.unit != '\0') panel.title += std::string(", ") + shown.unit;
+  for (const StepChart::Curve& curve : chart.curves) {
+    const Points points = points_of(run, curve.value);
     if (points.empty()) continue;
-    panel.curves.push_back({.name = source.name, .points = points, .ink = ink_of_curve(panel.curves.size())});
+    panel.curves.push_back({.name = curve.name, .points = points, .ink = ink_of_curve(panel.curves.size())});
   }
   return panel;
 }
@@ -337,7 +337,7 @@ Drawing draw(const ReliabilityChart& chart) {
   draw_square(top, drawing);
   double most = 1;
   for (const ReliabilityCurve& curve : chart.curves) {
-    for (const auto& bin : curve.bins) most = std::max(most, bin.count);
+    for (const CalibrationBin& bin : curve.bins) most = std::max(most, static_cast<double>(bin.count));
   }
   const auto num_curves = static_cast<double>(chart.curves.size());
   for (std::size_t k = 0; k < chart.curves.size(); ++k) {
@@ -345,13 +345,16 @@ Drawing draw(const ReliabilityChart& chart) {
     Polyline line{.width = 2, .ink = curve.ink};
     const double width = kSide / static_cast<double>(curve.bins.size()), bar = (width - 2) / num_curves;
     for (std::size_t i = 0; i < curve.bins.size(); ++i) {
-      const auto& bin = curve.bins[i];
+      const CalibrationBin& bin = curve.bins[i];
       if (bin.count <= 0) continue;
-      line.points.push_back({kSquareLeft + kSide * bin.confidence, top + kSide * (1 - bin.accuracy)});
-      drawing.polylines.push_back({{line.points.back()}, kBinDotWidth, curve.ink, 1});
-      const double height = std::max(2.0, kCountsHeight * std::log(bin.count + 1) / std::log(most + 1));
+      const auto count = static_cast<double>(bin.count), num_right = static_cast<double>(bin.num_right);
+      const std::string title = fmt::format("{}: confidence {:.3g}, right {:.3g}, {} in the bin", curve.name,
+                                            bin.confidence / count, num_right / count, format_count(bin.count));
+      line.points.push_back({kSquareLeft + kSide * bin.confidence / count, top + kSide * (1 - num_right / count)});
+      drawing.polylines.push_back({{line.points.back()}, kBinDotWidth, curve.ink, 1, title});
+      const double height = std::max(2.0, kCountsHeight * std::log(count + 1) / std::log(most + 1));
       const double left = kSquareLeft + static_cast<double>(i) * width + 1 + static_cast<double>(k) * bar;
-      drawing.rectangles.push_back({left, counts_bottom - height, bar, height, curve.ink});
+      drawing.rectangles.push_back({left, counts_bottom - height, bar, height, curve.ink, title});
     }
     if (!line.points.empty()) drawing.polylines.push_back(line);
   }
@@ -440,28 +443,36 @@ Drawing draw(const BarChart& chart) {
   return drawing;
 }
 
+const std::vector<StepChart>& step_charts() {
+  static const std::vector<StepChart> all = [] {
+    std::vector<StepChart> charts;
+    for_each_field<StepRecord>([&](const auto& field) {
+      if constexpr (requires { field.curve; }) {
+        const auto is_same = [&](const StepChart& chart) {
+          return std::string_view(chart.shown.title) == field.curve.title;
+        };
+        auto chart = std::ranges::find_if(charts, is_same);
+        if (chart == charts.end()) chart = charts.insert(chart, StepChart{field.curve, {}});
+        chart->curves.push_back({field.key, field.curve.name, field.member, field.curve.is_peak});
+      }
+    });
+    return charts;
+  }();
+  return all;
+}
+
 std::string curves_png(const RunRecord& run) {
-  using S = LoggedStep;
   LineCharts charts{.title = run.name, .subtitle = subtitle_of(run)};
-  for (Panel& panel : std::vector<Panel>{
-           loss_panel(run), accuracy_panel(run), panel_of(run, "Learning rate", {{"", &S::learning_rate}}),
-           panel_of(run, "Gradient norm", {{"", &S::grad_norm}}),
-           panel_of(run, "Tokens per second", {{"", &S::tokens_per_s}}),
-           panel_of(run, "Memory, GiB", {{"GPU", &S::memory_gib}, {"host", &S::host_memory_gib}}),
-           panel_of(run, "GPU use, %", {{"", &S::gpu_utilization}}),
-           panel_of(run, "CPU use, % of one core", {{"", &S::cpu_percent}})}) {
-    if (!panel.curves.empty()) charts.panels.push_back(std::move(panel));
-  }
+  std::vector<Panel> panels = {loss_panel(run), accuracy_panel(run)};
+  for (const StepChart& chart : step_charts()) panels.push_back(panel_of(run, chart));
+  std::ranges::copy_if(panels, std::back_inserter(charts.panels),
+                       [](const Panel& panel) { return !panel.curves.empty(); });
   return to_png(draw(charts), 1);
 }
 
-ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins, Ink ink) {
-  ReliabilityCurve curve{.name = name, .ink = ink};
-  for (const ReliabilityBin& bin : bins) {
-    const double count = std::max(1.0, bin.count);
-    curve.bins.push_back({bin.count, bin.confidence / count, bin.num_right / count});
-  }
-  return curve;
+ReliabilityCurve reliability_curve(const EvalRecord& eval, Ink ink) {
+  return {fmt::format("step {}{}", eval.step, eval.ece ? fmt::format(": calibration error {:.4f}", *eval.ece) : ""),
+          eval.bins, ink};
 }
 
 }  // namespace lora_train::report

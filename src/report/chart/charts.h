@@ -35,11 +35,8 @@ Drawing draw(const LineCharts& charts);
 
 /// Accuracy over confidence by bin, with the number in each bin below.
 struct ReliabilityCurve {
-  struct Bin {
-    double count = 0, confidence = 0, accuracy = 0;  ///< means over the bin
-  };
   std::string name = {};
-  std::vector<Bin> bins = {};  ///< of equal width, from 0 to 1
+  std::vector<CalibrationBin> bins = {};  ///< of equal width, from 0 to 1
   Ink ink = Ink::kAccent;
 };
 struct ReliabilityChart {
@@ -87,7 +84,7 @@ Drawing draw(const BarChart& chart);
 /// run has them. Throws std::runtime_error.
 std::string curves_png(const RunRecord& run);
 
-/// A curve of a reliability diagram.
-ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins, Ink ink);
+/// The curve of an evaluation in a reliability diagram.
+ReliabilityCurve reliability_curve(const EvalRecord& eval, Ink ink);
 
 }  // namespace lora_train::report

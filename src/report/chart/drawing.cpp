@@ -208,12 +208,17 @@ std::string paint_of(Ink ink) {
   return string_printf("var(--%s,#%02x%02x%02x)", color.name, color.red, color.green, color.blue);
 }
 
+std::string title_of(const std::string& text) {
+  return text.empty() ? "" : fmt::format("<title>{}</title>", escape_html(text));
+}
+
 std::string style_of(Ink ink) { return "fill:" + paint_of(ink); }
 
 std::string element_of(const Polyline& line) {
   if (line.points.size() == 1) {
-    return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" opacity=\"{:.2f}\" style=\"{}\"/>\n",
-                       line.points[0].x, line.points[0].y, line.width / 2, line.opacity, style_of(line.ink));
+    return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" opacity=\"{:.2f}\" style=\"{}\">{}</circle>\n",
+                       line.points[0].x, line.points[0].y, line.width / 2, line.opacity, style_of(line.ink),
+                       title_of(line.title));
   }
   std::string points;
   for (const Point& point : line.points) points += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
@@ -247,10 +252,10 @@ std::string to_svg(const Drawing& drawing) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" "
       "font-family=\"system-ui, sans-serif\">\n",
       drawing.width, drawing.height, drawing.width);
-  svg += fmt::format("<title>{}</title>\n", escape_html(drawing.title));
+  svg += title_of(drawing.title) + "\n";
   for (const Rectangle& box : drawing.rectangles) {
-    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" style=\"{}\"/>\n", box.x,
-                       box.y, box.width, box.height, style_of(box.ink));
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" style=\"{}\">{}</rect>\n",
+                       box.x, box.y, box.width, box.height, style_of(box.ink), title_of(box.title));
   }
   for (const Polyline& line : drawing.polylines) svg += element_of(line);
   for (const Label& label : drawing.labels) {

@@ -53,22 +53,15 @@ function together(...parts) {
      label: view.is_single() ? curve.label : run.name + ": " + curve.label})));
 }
 
-const device_specs = [
-  {title: "Learning rate", kind: "short", curves: step_curve("learning_rate"), from_zero: true},
-  {title: "Gradient norm", unit: "before clipping", kind: "short", curves: smoothed_curve("grad_norm"), may_log: true, from_zero: true},
-  {title: "Throughput", unit: "tokens per second", kind: "count", curves: smoothed_curve("tokens_per_s"), from_zero: true},
-  {title: "Memory", unit: "GiB", kind: "gib", from_zero: true, is_optional: true,
-   curves: together(step_curve("memory_gib", "GPU"), step_curve("host_memory_gib", "host"))},
-  {title: "GPU use", unit: "% of the time", kind: "hundredths", curves: smoothed_curve("gpu_utilization"), from_zero: true, is_optional: true},
-  {title: "CPU use", unit: "% of one core", kind: "hundredths", curves: smoothed_curve("cpu_percent"), from_zero: true, is_optional: true},
-  {title: "GPU power", unit: "W", kind: "short", curves: smoothed_curve("gpu_power_w"), from_zero: true, is_optional: true},
-  {title: "GPU temperature", unit: "\u00b0C", kind: "short", curves: step_curve("gpu_temperature_c"), is_optional: true},
-  {title: "GPU clock", unit: "MHz", kind: "count", curves: step_curve("gpu_clock_mhz"), is_optional: true},
-  {title: "Waiting for data", unit: "ms per step", kind: "short", curves: smoothed_curve("data_wait_ms"), from_zero: true,
-   is_optional: true, is_in_report: true},
-];
+// The charts that the program describes: src/report/step_fields.h.
+function step_specs(data) {
+  return data.charts.map((chart) => {
+    const curves = chart.curves.map(([key, name]) => (chart.is_smoothed ? smoothed_curve : step_curve)(key, name));
+    return {...chart, curves: curves.length > 1 ? together(...curves) : curves[0]};
+  });
+}
 
-function report_specs() {
+function report_specs(data) {
   const evals = (...keys) => (run, view) => eval_curves(run, view, keys);
   const losses = (run, view) => [
     ...smoothed_curve("loss", "train")(run, view),
@@ -78,7 +71,7 @@ function report_specs() {
     {title: "Accuracy", kind: "percent", curves: evals("accuracy", "token_accuracy"), is_optional: true},
     {title: "Perplexity", kind: "perplexity", curves: evals("perplexity"), may_log: true, is_optional: true},
     {title: "Calibration error", kind: "percent", curves: evals("ece"), from_zero: true, is_optional: true},
-    ...device_specs,
+    ...step_specs(data),
   ];
 }
 
@@ -97,14 +90,13 @@ function comparison_specs(data) {
     {title: "Train loss", unit: "per token", kind: "loss", curves: smoothed_curve("loss"), may_log: true, is_wide: true},
     {title: "Eval loss", unit: "per token", kind: "loss", may_log: true, is_wide: true, curves: mean("loss"), is_optional: true},
     {title: "Token accuracy", kind: "percent", curves: mean("token_accuracy"), is_optional: true},
-    ...task_specs, ...device_specs,
+    ...task_specs, ...step_specs(data).filter((spec) => spec.is_compared),
   ];
 }
 
 function charts_grid(data, view) {
   const grid = element("div", {class: "grid"});
-  for (const spec of data.kind === "report" ? report_specs() : comparison_specs(data)) {
-    if (spec.is_in_report && data.kind !== "report") continue;
+  for (const spec of data.kind === "report" ? report_specs(data) : comparison_specs(data)) {
     const chart = new Chart(spec, view);
     if (!chart.has_data() && (spec.is_optional || data.kind === "report")) continue;
     view.charts.push(chart);
@@ -117,7 +109,7 @@ function charts_grid(data, view) {
   for (const chart of small.slice(small.length - num_halves)) chart.node.classList.add("half");
   return grid;
 }
-// Small SVG drawings: histograms, reliability diagrams, and results by setting. They use the theme's colours.
+// Small SVG drawings: histograms, and results by setting. They use the theme's colours.
 
 // x_at, y_at: map values to the drawing. ticks: [[value, text], ...]
 function framed_drawing(box, label, x_ticks, y_ticks, x_at, y_at) {
@@ -152,39 +144,6 @@ function histogram(bars, label) {
     drawing.append(titled(svg_element("rect", {class: "bar", x: x_at(bar.from) + 0.5, width: Math.max(1, x_at(bar.to) - x_at(bar.from) - 1),
                                                y: Math.min(y_at(bar.count), box.bottom - 1), height: Math.max(1, box.bottom - y_at(bar.count))}), bar.title));
   }
-  return drawing;
-}
-
-// Accuracy over confidence per bin, with counts per bin below. A calibrated model is on the diagonal.
-// series: [{label, style, bins: [[count, sum of confidence, number right], ...]}]
-function reliability_diagram(series, label) {
-  const box = {width: 400, height: 430, left: 48, right: 388, top: 10, bottom: 300};
-  const counts = {top: 342, bottom: 404};
-  const x_at = (v) => box.left + v * (box.right - box.left), y_at = (v) => box.bottom - v * (box.bottom - box.top);
-  const shares = [0, 0.25, 0.5, 0.75, 1].map((v) => [v, trimmed(v)]);
-  const drawing = framed_drawing(box, label, shares, shares, x_at, y_at);
-  drawing.append(svg_element("line", {class: "diagonal", x1: x_at(0), y1: y_at(0), x2: x_at(1), y2: y_at(1)}),
-                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle", text: "confidence"}),
-                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share correct",
-                                      transform: "rotate(-90 11 " + (box.top + box.bottom) / 2 + ")"}),
-                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "count per bin (log)"}));
-  const most = Math.max(2, ...series.flatMap(({bins}) => bins.map(([count]) => count)));
-  const height_of = (count) => count > 0 ? Math.max(2, Math.log(count + 1) / Math.log(most + 1) * (counts.bottom - counts.top)) : 0;
-  drawing.append(svg_element("line", {class: "rule", x1: box.left, x2: box.right, y1: counts.bottom, y2: counts.bottom}),
-                 svg_element("text", {class: "tick", x: box.left - 7, y: counts.top + 8, "text-anchor": "end", text: short_number(most)}));
-  series.forEach(({label: name, style, bins}, k) => {
-    const width = (box.right - box.left) / bins.length, points = [];
-    bins.forEach(([count, confidence, right], i) => {
-      if (!(count > 0)) return;
-      const text = name + ": confidence " + trimmed(confidence / count) + ", right " + trimmed(right / count) + ", " + format("count", count) + " in the bin";
-      points.push(x_at(confidence / count) + "," + y_at(right / count));
-      drawing.append(titled(svg_element("circle", {cx: x_at(confidence / count), cy: y_at(right / count), r: 4.5, fill: style.color}), text),
-                     titled(svg_element("rect", {x: box.left + i * width + 1 + k * (width - 2) / series.length, width: (width - 2) / series.length,
-                                                 y: counts.bottom - height_of(count), height: height_of(count), fill: style.color}), text));
-    });
-    drawing.append(svg_element("polyline", {points: points.join(" "), fill: "none", stroke: style.color, "stroke-width": 2,
-                                            "stroke-dasharray": style.dash.join(" ") || "none"}));
-  });
   return drawing;
 }
 

@@ -58,10 +58,18 @@ run::TrainResult train(const run::TrainRequest& request) {
 
 evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
   evaluate::Evaluation found;
-  found.sets = {{"val", 0.5, std::exp(0.5), 0.75, 0.01, {}, 1234567}, {request.adapter.string(), 1, 2, 0, 0, {}, 1}};
+  const auto add = [&](const std::string& name, double loss, double perplexity, double accuracy, double ece,
+                       long long num_tokens) {
+    evaluate::EvalResult& set = found.sets.emplace_back();
+    set.name = name, set.loss = loss, set.perplexity = perplexity, set.token_accuracy = accuracy, set.ece = ece;
+    set.num_tokens = num_tokens;
+  };
+  add("val", 0.5, std::exp(0.5), 0.75, 0.01, 1234567);
+  add(request.adapter.string(), 1, 2, 0, 0, 1);
   for (const EvalTask& task : request.profile.tasks.eval_tasks) {
     const std::vector<report::Judged> answers = {{0.75, true}, {0.25, false}};
-    found.tasks.push_back({task.name, task.kind, report::task_figures(task.kind, answers), 0, {}});
+    found.tasks.push_back({report::task_figures(task.kind, answers), 0, {}});
+    found.tasks.back().name = task.name;
   }
   return found;
 }

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lora_train/report/task_figures.h"
+#include "lora_train/report/eval_figures.h"
 
 namespace lora_train::report {
 namespace {
@@ -41,14 +41,14 @@ TEST(Calibration, AurocCountsATieAsHalf) {
 
 TEST(Calibration, FiguresOfATask) {
   const std::vector<Judged> answers = {{0.75, true}, {0.75, false}, {0.25, false}, {1, true}};
-  const TaskFigures figures = task_figures(TaskKind::kConfidence, answers);
+  const EvalFigures figures = task_figures(TaskKind::kConfidence, answers);
   EXPECT_EQ(figures.num_rows, 4);
   EXPECT_DOUBLE_EQ(*figures.accuracy, 0.5);
   EXPECT_DOUBLE_EQ(*figures.mean_confidence, 0.6875);
   EXPECT_DOUBLE_EQ(*figures.over_confidence, 0.1875);
   EXPECT_DOUBLE_EQ(*figures.brier, (0.0625 + 0.5625 + 0.0625) / 4);
-  EXPECT_EQ(in_words(TaskKind::kExactMatch, figures), "accuracy 50.00%");
-  EXPECT_EQ(in_words(TaskKind::kConfidence, figures),
+  EXPECT_EQ(in_words(task_figures(TaskKind::kExactMatch, answers)), "accuracy 50.00%");
+  EXPECT_EQ(in_words(figures),
             "accuracy 50.00%, ece 0.1875, ece_equal_mass 0.3125, brier 0.1719, auroc 0.8750, mean_confidence 0.6875, "
             "over_confidence 0.1875");
   EXPECT_TRUE(task_figures(TaskKind::kExactMatch, answers).bins.empty());

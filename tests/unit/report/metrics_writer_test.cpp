@@ -32,8 +32,8 @@ std::string keys_of(const Json& object) {
   return keys;
 }
 
-TrainRecord train_at(long long step) {
-  TrainRecord record;
+StepRecord train_at(long long step) {
+  StepRecord record;
   record.step = step;
   record.loss = 1.0 / 3.0 + static_cast<double>(step);
   return record;
@@ -58,12 +58,14 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
       "step_ms data_wait_ms memory_gib time elapsed_s eta_s train_s cost_usd cpu_percent host_memory_gib ");
-  TrainRecord in_8_bits = train_at(2);
+  StepRecord in_8_bits = train_at(2);
   in_8_bits.optim_zero_second_moments = 0.125;
   writer.write(in_8_bits);
   EXPECT_EQ(lines_of(folder / "metrics.jsonl")[5].at("optim_zero_second_moments"), 0.125);
-  TrainRecord of_ranks = train_at(3);
-  of_ranks.ranks = {{1.5, 2}, {0, 3}, {7, 8}};
+  StepRecord of_ranks = train_at(3);
+  of_ranks.rank_compute_ms = {1.5, 2};
+  of_ranks.rank_data_wait_ms = {0, 3};
+  of_ranks.rank_memory_gib = {7, 8};
   writer.write(of_ranks);
   const auto line = lines_of(folder / "metrics.jsonl")[6];
   EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
@@ -85,11 +87,17 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
 TEST(MetricsWriter, WritesWhatIsKnownOfTheGpu) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
-  TrainRecord record = train_at(1);
-  record.gpu = GpuRecord{97, 612.5, 65, 1980, {"power_cap", "thermal"}, 70.5};
+  StepRecord record = train_at(1);
+  record.gpu_utilization = 97;
+  record.gpu_power_w = 612.5;
+  record.gpu_temperature_c = 65;
+  record.gpu_clock_mhz = 1980;
+  record.gpu_memory_used_gib = 70.5;
+  record.gpu_throttle = {"power_cap", "thermal"};
   writer.write(record);
-  record.gpu = GpuRecord{.temperature_c = 65};
-  writer.write(record);
+  StepRecord other = train_at(2);
+  other.gpu_temperature_c = 65;
+  writer.write(other);
   const auto lines = lines_of(folder / "metrics.jsonl");
   EXPECT_EQ(lines[0].at("gpu_utilization"), 97);
   EXPECT_EQ(lines[0].at("gpu_power_w"), 612.5);
@@ -130,7 +138,7 @@ TEST(MetricsWriter, ALineOfATaskHasItsKindAndItsFigures) {
   MetricsWriter writer(folder / "metrics.jsonl");
   const std::vector<Judged> answers = {{0.75, true}, {1, true}};
   for (const TaskKind kind : {TaskKind::kConfidence, TaskKind::kChoices, TaskKind::kExactMatch})
-    writer.write(TaskRecord{4, "t", kind, task_figures(kind, answers), 0.5});
+    writer.write(EvalRecord{task_figures(kind, answers), 4, 0.5});
   const auto lines = lines_of(folder / "metrics.jsonl");
   EXPECT_EQ(
       keys_of(lines[0]),
@@ -167,7 +175,7 @@ TEST(MetricsWriter, WritesWhatTheTimeWentInto) {
 TEST(MetricsWriter, LossReadsBackWithTheSameBits) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
-  TrainRecord record = train_at(1);
+  StepRecord record = train_at(1);
   record.learning_rate = 2e-4 / 3;
   writer.write(record);
   const auto lines = lines_of(folder / "metrics.jsonl");

@@ -45,7 +45,7 @@ TEST(RunFolder, TakesFiguresFromSummaryAndLines) {
   EXPECT_EQ(run.figures.wall_s, 5.5);
   EXPECT_FALSE(run.figures.cost_usd);
   EXPECT_EQ(run.steps.size(), 4u);
-  EXPECT_EQ(run.steps[3].tokens, 400);
+  EXPECT_EQ(run.steps[3].total_tokens, 400);
 }
 
 TEST(RunFolder, KnowsARunWithoutSummaryFromItsLines) {
@@ -82,7 +82,7 @@ TEST(RunFolder, ASummaryHasTheSumsOfAllProcesses) {
   EXPECT_EQ(run.figures.train_s, 8);
   EXPECT_EQ(run.figures.tokens_per_s, 50);
   EXPECT_EQ(run.figures.cost_usd, 0.75);
-  EXPECT_EQ(run.steps[2].elapsed_s, 23);
+  EXPECT_EQ(run.steps[2].run_s, 23);
   ASSERT_EQ(run.phases_s.size(), kNumPhases);
   EXPECT_EQ(run.phases_s[1], (std::pair<std::string, double>{"load", 17.5}));
 }
@@ -128,8 +128,8 @@ TEST(RunFolder, LinesThatStandTwiceCountOnce) {
                                            start_line(1) + train_line(2, 2, 1));
   const RunRecord run = read_run(folder.path());
   ASSERT_EQ(run.steps.size(), 2u);
-  EXPECT_EQ(run.steps[1].loss, 2);
-  EXPECT_EQ(run.steps[1].tokens, 200);
+  EXPECT_EQ(run.steps[1].loss_mean, 2);
+  EXPECT_EQ(run.steps[1].total_tokens, 200);
 }
 
 TEST(RunFolder, OneLuckyBatchIsNoBestLoss) {
@@ -180,8 +180,8 @@ TEST(RunFolder, EstimatesTokensOfStepsThatWereNotLogged) {
   write_run(folder.path(), "", 1);
   write_text(folder / "metrics.jsonl", start_line(0) + train_line(2, 2, 1) + train_line(4, 1, 2));
   const RunRecord run = read_run(folder.path());
-  EXPECT_EQ(run.steps[0].tokens, 200);
-  EXPECT_EQ(run.steps[1].tokens, 400);  // what the summary says
+  EXPECT_EQ(run.steps[0].total_tokens, 200);
+  EXPECT_EQ(run.steps[1].total_tokens, 400);  // what the summary says
 }
 
 TEST(RunFolder, BrokenFilesAreAReasonAndNoError) {

@@ -93,9 +93,11 @@ TEST(RunPage, HasTasksCalibrationAnswersAndWhatTheDeviceDid) {
   EXPECT_EQ(run.at("evals").at(2).at("accuracy"), 0.75);
   EXPECT_FALSE(run.at("evals").at(2).contains("auroc"));
   EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.5]");  // tasks are no losses
-  EXPECT_EQ(run.at("reliability").dump(),
-            R"([{"name":"conf","kind":"confidence","before":{"step":0,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]},)"
-            R"("after":{"step":2,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]}}])");
+  const std::string diagram = run.at("reliability").at(0);
+  for (const char* part : {"conf: confidence in its answers", "step 0: calibration error 0.5000",
+                           "step 2: calibration error 0.5000: confidence 0.75, right 0.5, 2 in the bin"}) {
+    EXPECT_NE(diagram.find(part), std::string::npos) << part;
+  }
   ASSERT_EQ(run.at("answers").size(), 1U);
   EXPECT_EQ(run.at("answers").at(0).at("is_right"), true);
   EXPECT_EQ(run.at("curves").at("gpu_utilization").dump(), "[97.5]");
@@ -115,8 +117,9 @@ TEST(RunPage, CalibrationIsOfTheStepThatTheResultIsOf) {
   write_text(folder / "a/metrics.jsonl", lines);
   write_text(folder / "a/summary.json", R"({"status":"done","step":3,"adapter_step":2})");
   const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
-  EXPECT_EQ(run.at("reliability").at(0).at("before").at("step"), 0);
-  EXPECT_EQ(run.at("reliability").at(0).at("after").at("step"), 2);
+  const std::string diagram = run.at("reliability").at(0);
+  EXPECT_NE(diagram.find("step 0"), std::string::npos);
+  EXPECT_NE(diagram.find("step 2"), std::string::npos);
 }
 
 TEST(RunPage, LongAnswersAreClippedBetweenCharacters) {

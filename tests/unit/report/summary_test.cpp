@@ -126,7 +126,8 @@ TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {
 
 TEST(Summary, ShowsLedgerAndError) {
   RunSummary summary;
-  summary.ledger = {.total = 10, .kept = 7, .held_out = 2, .reasons = {{"overlength", 3, "train.jsonl:4"}}};
+  summary.ledger = {.total = 10, .kept = 7, .entries = {{data::LedgerReason::kOverlength, 3, "train.jsonl:4", ""}}};
+  summary.num_held_out = 2;
   summary.error = RunError{"numeric", "loss is not finite", "step 3"};
   const Json object = Json::parse(to_json(summary));
   EXPECT_EQ(object.at("ledger").dump(),

@@ -53,6 +53,24 @@ bool has_tag(const std::string& payload, const std::string& tag) {
   return payload.find(field) != std::string::npos;
 }
 
+/// With all figures that a CPU run has.
+StepRecord full_step() {
+  StepRecord record;
+  for (auto member :
+       {&StepRecord::epoch, &StepRecord::loss, &StepRecord::loss_mean, &StepRecord::grad_norm,
+        &StepRecord::learning_rate, &StepRecord::tokens_per_s, &StepRecord::step_ms, &StepRecord::data_wait_ms,
+        &StepRecord::train_s, &StepRecord::cpu_percent, &StepRecord::host_memory_gib})
+    record.*member = 0;
+  return record;
+}
+
+EvalRecord eval_of(const std::string& name) {
+  EvalRecord record;
+  record.name = name;
+  record.loss = record.perplexity = record.token_accuracy = record.ece = 0;
+  return record;
+}
+
 TEST(TensorBoard, Crc32cOfTheCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283U); }
 
 TEST(TensorBoard, VersionRecordIsTheGolden) {
@@ -81,7 +99,7 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   {
     TensorBoardWriter writer(folder / "tensorboard");
     path = writer.path();
-    TrainRecord record;
+    StepRecord record = full_step();
     record.step = 3;
     writer.add(record);
   }
@@ -101,8 +119,10 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
 TEST(TensorBoard, HasWhatIsKnownOfTheGpu) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
-  TrainRecord record;
-  record.gpu = GpuRecord{.utilization = 97, .power_w = {}, .temperature_c = 65, .throttle = {"power_cap"}};
+  StepRecord record = full_step();
+  record.gpu_utilization = 97;
+  record.gpu_temperature_c = 65;
+  record.gpu_throttle = {"power_cap"};
   writer.add(record);
   writer.flush();
   const auto payloads = payloads_of(read_file(writer.path()));
@@ -114,8 +134,10 @@ TEST(TensorBoard, HasWhatIsKnownOfTheGpu) {
 TEST(TensorBoard, EachRankHasItsCurves) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
-  TrainRecord record;
-  record.ranks = {{1.5, 2}, {0, 3}, {7, 8}};
+  StepRecord record = full_step();
+  record.rank_compute_ms = {1.5, 2};
+  record.rank_data_wait_ms = {0, 3};
+  record.rank_memory_gib = {7, 8};
   writer.add(record);
   writer.flush();
   const std::string text = read_file(writer.path());
@@ -128,9 +150,7 @@ TEST(TensorBoard, EachRankHasItsCurves) {
 TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
-  EvalRecord first, second;
-  first.name = "val";
-  second.name = "hard";
+  const EvalRecord first = eval_of("val"), second = eval_of("hard");
   writer.add(first);
   writer.add(second);
   writer.add(first);
@@ -155,7 +175,7 @@ TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
   writer.start(profile, 1);
   EndRecord end{.step = 2, .status = "done"};
   end.times[Phase::kTrain] = 4;
-  writer.end(end);
+  writer.add(end);
   const std::string text = read_file(writer.path());
   for (const char* part : {"args", "    output_dir: runs/a\n", "train/train_runtime", "train/train_steps_per_second"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
@@ -166,8 +186,7 @@ TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
 TEST(TensorBoard, EachOfSeveralSetsHasTheTagsOfTrainer) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path(), /*has_several_sets=*/true);
-  EvalRecord record;
-  record.name = "val";
+  EvalRecord record = eval_of("val");
   record.eval_s = 2;
   record.num_documents = 10;
   writer.add(record);
@@ -182,9 +201,7 @@ TEST(TensorBoard, EachOfSeveralSetsHasTheTagsOfTrainer) {
 TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
-  EvalRecord first, second;
-  first.name = "val";
-  second.name = "hard";
+  const EvalRecord first = eval_of("val"), second = eval_of("hard");
   writer.add(first);
   {
     const testing_support::FileSizeLimit full(read_file(writer.path()).size() + 9);

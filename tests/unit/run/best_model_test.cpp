@@ -143,13 +143,13 @@ class JudgedTask {
   JudgedTask& then(std::optional<double> ece, std::optional<double> auroc = {}) {
     state_.step += 10;
     evaluate::Evaluation results;
-    evaluate::TaskResult other{"conf.b", TaskKind::kExactMatch, {}, 0, {}};
-    other.figures.accuracy = 0.5;
+    evaluate::TaskResult other{{.name = "conf.b", .kind = TaskKind::kExactMatch}, 0, {}};
+    other.accuracy = 0.5;
     results.tasks.push_back(other);
     if (ece) {
-      results.tasks.push_back({"conf", TaskKind::kConfidence, {}, 0, {}});
-      results.tasks.back().figures.ece = ece;
-      results.tasks.back().figures.auroc = auroc;
+      results.tasks.push_back({{.name = "conf", .kind = TaskKind::kConfidence}, 0, {}});
+      results.tasks.back().ece = ece;
+      results.tasks.back().auroc = auroc;
     }
     best_.judge(results, state_);
     return *this;

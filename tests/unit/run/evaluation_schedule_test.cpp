@@ -44,7 +44,7 @@ TEST(EvaluationSchedule, PaddingCountsForNothing) {
   EXPECT_EQ(got.num_tokens, want.num_tokens);
   EXPECT_EQ(got.weight_sum, want.weight_sum);
   EXPECT_EQ(got.token_accuracy, want.token_accuracy);
-  EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss);
+  EXPECT_NEAR(*got.loss, *want.loss, 1e-6 * *want.loss);
   for (std::size_t i = 0; i < want.document_losses.size(); ++i)
     EXPECT_NEAR(got.document_losses[i], want.document_losses[i], 1e-5 * want.document_losses[i]) << i;
   for (std::size_t k = 0; k < want.bins.size(); ++k) EXPECT_EQ(got.bins[k].count, want.bins[k].count) << k;

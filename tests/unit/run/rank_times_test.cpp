@@ -16,15 +16,18 @@ std::vector<RankFigures> busy(std::vector<double> compute_ms, std::vector<double
 TEST(RankTimes, GivesTheMeansSinceTheLastRecord) {
   RankTimes times;
   times.add(busy({0, 0}), 10);  // as the first steps of a GPU
-  EXPECT_TRUE(times.take().compute_ms.empty());
+  report::StepRecord record;
+  times.take(record);
+  EXPECT_TRUE(record.rank_compute_ms->empty());
   times.add(busy({1, 3}, {2, 0}), 10);
   times.add(busy({2, 5}, {4, 1}), 10);
-  const report::RankRecord record = times.take();
-  EXPECT_EQ(record.compute_ms, (std::vector<double>{1.5, 4}));
-  EXPECT_EQ(record.data_wait_ms, (std::vector<double>{3, 0.5}));
-  EXPECT_EQ(record.memory_gib, (std::vector<double>{1, 2}));
+  times.take(record);
+  EXPECT_EQ(record.rank_compute_ms, (std::vector<double>{1.5, 4}));
+  EXPECT_EQ(record.rank_data_wait_ms, (std::vector<double>{3, 0.5}));
+  EXPECT_EQ(record.rank_memory_gib, (std::vector<double>{1, 2}));
   times.add(busy({7, 7}), 10);
-  EXPECT_EQ(times.take().compute_ms, (std::vector<double>{7, 7}));
+  times.take(record);
+  EXPECT_EQ(record.rank_compute_ms, (std::vector<double>{7, 7}));
 }
 
 TEST(RankTimes, NamesTheSlowestRankOnceWhenItCostsMoreThanFivePercent) {

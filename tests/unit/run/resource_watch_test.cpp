@@ -32,7 +32,7 @@ class ResourceWatchTest : public ::testing::Test {
 };
 
 TEST_F(ResourceWatchTest, WithoutAGpuItKnowsProcessorAndMemory) {
-  report::TrainRecord record;
+  report::StepRecord record;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   while (std::chrono::steady_clock::now() < end) {
   }
@@ -40,7 +40,7 @@ TEST_F(ResourceWatchTest, WithoutAGpuItKnowsProcessorAndMemory) {
   EXPECT_GT(record.cpu_percent, 0);
   EXPECT_LT(record.cpu_percent, 200);
   EXPECT_GT(record.host_memory_gib, 0);
-  EXPECT_FALSE(record.gpu);
+  EXPECT_FALSE(record.gpu_utilization);
   EXPECT_TRUE(resources.own().cpu_s);
   EXPECT_FALSE(resources.own().energy_wh);
   EXPECT_FALSE(resources.gpu_utilization());
@@ -49,11 +49,11 @@ TEST_F(ResourceWatchTest, WithoutAGpuItKnowsProcessorAndMemory) {
 TEST_F(ResourceWatchTest, ALoggedStepHasTheFiguresOfItsGpu) {
   watch("utilization=97;power=600000;temperature=65;clock=1980;throttle=4;energy=0,3600000");
   wait_for_readings(3);
-  report::TrainRecord record;
+  report::StepRecord record;
   resources.fill(record);
-  EXPECT_EQ(record.gpu->utilization, 97);
-  EXPECT_EQ(record.gpu->power_w, 600);
-  EXPECT_EQ(record.gpu->throttle, std::vector<std::string>{"power_cap"});
+  EXPECT_EQ(record.gpu_utilization, 97);
+  EXPECT_EQ(record.gpu_power_w, 600);
+  EXPECT_EQ(record.gpu_throttle, std::vector<std::string>{"power_cap"});
   EXPECT_EQ(resources.gpu_utilization(), 97);
   EXPECT_EQ(stop(), "");
   EXPECT_EQ(resources.own().energy_wh, 1);

@@ -25,15 +25,14 @@ class FakeReporters : public Reporters {
  public:
   using Reporters::write;
   void write(const report::Record& record) override {
-    if (const auto* const step = std::get_if<report::TrainRecord>(&record)) {
+    if (const auto* step = std::get_if<report::StepRecord>(&record)) {
       add("train", step->step);
       if (after_step) after_step(step->step);
-      losses.push_back(step->loss);
-      rates.push_back(step->learning_rate);
+      losses.push_back(*step->loss);
+      rates.push_back(*step->learning_rate);
     }
-    if (const auto* const eval = std::get_if<report::EvalRecord>(&record)) add("eval", eval->step);
-    if (const auto* const task = std::get_if<report::TaskRecord>(&record)) add("task", task->step);
-    if (const auto* const saved = std::get_if<report::CheckpointRecord>(&record)) add("checkpoint", saved->step);
+    if (const auto* eval = std::get_if<report::EvalRecord>(&record)) add(eval->kind ? "task" : "eval", eval->step);
+    if (const auto* saved = std::get_if<report::CheckpointRecord>(&record)) add("checkpoint", saved->step);
   }
   void show(const report::ProgressState& progress, bool) override { shown.push_back(progress.step); }
 

@@ -23,6 +23,7 @@ inline Ink ink_of_curve(std::size_t i) {
 struct Rectangle {
   double x = 0, y = 0, width = 0, height = 0;
   Ink ink = Ink::kBar;
+  std::string title = {};  ///< shown by a browser under the pointer (SVG)
 };
 
 struct Point {
@@ -35,6 +36,7 @@ struct Polyline {
   double width = 1.6;
   Ink ink = Ink::kAccent;
   double opacity = 1;
+  std::string title = {};  ///< of a dot, as for rectangles
 };
 
 enum class Align { kLeft, kRight, kCenter };

@@ -118,7 +118,7 @@ TEST(LineCharts, SayHowManyPointsTheyLeaveOut) {
 }
 
 TEST(ReliabilityChart, HasADotAndABarForEachBinThatIsNotEmpty) {
-  const ReliabilityCurve curve{"step 3", {{0, 0, 0}, {5, 0.75, 0.5}, {9, 0.9, 1}}, Ink::kAccent};
+  const ReliabilityCurve curve{"step 3", {{0, 0, 0}, {5, 3.75, 2}, {9, 8.1, 9}}, Ink::kAccent};
   const Drawing drawing = draw(ReliabilityChart{"tokens", {curve}});
   int dots = 0, bars = 0;
   for (const Polyline& line : drawing.polylines) dots += line.points.size() == 1 ? 1 : 0;

@@ -1,4 +1,4 @@
-// The figures of an eval_task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model; and
+// The figures of a dataset or task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model; and
 // calibration: how well stated confidences match the share of right answers. The numbers match numpy and scikit-learn.
 #pragma once
 
@@ -49,9 +49,14 @@ std::optional<double> auroc(std::span<const Judged> answers);
 double mean_confidence(std::span<const Judged> answers);
 double share_right(std::span<const Judged> answers);
 
-/// Figures that the kind has; auroc is also empty if all answers are right, or all wrong.
-struct TaskFigures {
-  long long num_rows = 0;
+/// One evaluation of a dataset or of a task. Empty: a dataset or this kind of task has no such figure; auroc is also
+/// empty if all answers are right, or all wrong.
+struct EvalFigures {
+  std::string name = {};
+  std::optional<TaskKind> kind = {};  ///< of a task; empty: a dataset
+  std::optional<double> loss = {};    ///< per supervised token
+  std::optional<double> perplexity = {};
+  std::optional<double> token_accuracy = {};  ///< 0..1
   std::optional<double> accuracy = {};        ///< share of right answers
   std::optional<double> ece = {};             ///< calibration error in 15 bins of equal width
   std::optional<double> ece_equal_mass = {};  ///< calibration error in 15 bins of equal count
@@ -59,39 +64,41 @@ struct TaskFigures {
   std::optional<double> auroc = {};
   std::optional<double> mean_confidence = {};
   std::optional<double> over_confidence = {};  ///< mean_confidence - accuracy
+  long long num_tokens = 0;                    ///< of a dataset: supervised
+  long long num_rows = 0;                      ///< of a task
   std::vector<CalibrationBin> bins = {};       ///< bins of equal width; empty for exact_match
 };
 
-struct NamedTaskFigures {
-  std::string name;
-  TaskKind kind = TaskKind::kExactMatch;
-  TaskFigures figures;
-};
-
-struct TaskMetric {
+struct EvalMetric {
   const char* name;
-  std::optional<double> TaskFigures::*value;
+  std::optional<double> EvalFigures::*value;
   std::optional<bool> greater_is_better;  ///< empty: neither, unless the profile says so
+  unsigned owners;                        ///< bits of the datasets and the kinds of tasks that have it
 };
 
-/// The figures of a kind except num_rows and bins, in display order.
-std::vector<TaskMetric> task_metrics(TaskKind kind);
+/// The metrics of a dataset (no kind) or of a kind of task, in display order.
+std::vector<EvalMetric> eval_metrics(std::optional<TaskKind> kind);
+/// The metrics of any of them.
+std::span<const EvalMetric> all_eval_metrics();
 
-/// Figures for answers to `kind`: confidence, or exact_match, which has no confidences.
-TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers);
+/// Figures for answers to a task of `kind`: confidence, or exact_match, which has no confidences.
+EvalFigures task_figures(TaskKind kind, std::span<const Judged> answers);
 
 /// "accuracy 81.50%, ece 0.0342, brier 0.1200, auroc 0.8810"
-std::string in_words(TaskKind kind, const TaskFigures& figures);
+std::string in_words(const EvalFigures& figures);
 
 /// The text of a figure: "81.50%", "0.0342"; "-" if it is empty.
-std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures);
+std::string format_eval_figure(const EvalMetric& metric, const EvalFigures& figures);
+
+/// One line of JSON: name, kind of task, metrics, number of tokens or examples.
+std::string to_json(const EvalFigures& figures);
 
 /// The metric that metric_for_best_model names: over all evaluation data, one dataset, or one task.
 struct BestMetric {
   std::string name;    ///< as in the profile
   std::string source;  ///< dataset or task; empty: all datasets
   bool is_of_task = false;
-  std::string metric;  ///< loss, perplexity, token_accuracy, ece; or one of task_metrics()
+  std::string metric;  ///< loss, perplexity, token_accuracy, ece; or one of eval_metrics()
   bool greater_is_better = false;
 };
 

@@ -1,14 +1,18 @@
-#include "lora_train/report/task_figures.h"
+#include "lora_train/report/eval_figures.h"
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 
+#include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::report {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 double size_of(std::span<const Judged> answers) { return static_cast<double>(answers.size()); }
 
@@ -24,12 +28,28 @@ std::vector<Judged> by_confidence(std::span<const Judged> answers) {
   return sorted;
 }
 
-const std::vector<std::string> kLossMetrics = {"loss", "perplexity", "token_accuracy", "ece"};
+constexpr unsigned bit_of(std::optional<TaskKind> kind) { return kind ? 1U << static_cast<unsigned>(*kind) : 8; }
+
+constexpr unsigned kDataset = bit_of(std::nullopt), kConfidence = bit_of(TaskKind::kConfidence);
+constexpr unsigned kJudged = kConfidence | bit_of(TaskKind::kChoices);
+constexpr unsigned kTasks = kJudged | bit_of(TaskKind::kExactMatch);
+
+using F = EvalFigures;
+constexpr EvalMetric kMetrics[] = {{"loss", &F::loss, false, kDataset},
+                                   {"perplexity", &F::perplexity, false, kDataset},
+                                   {"token_accuracy", &F::token_accuracy, true, kDataset},
+                                   {"accuracy", &F::accuracy, true, kTasks},
+                                   {"ece", &F::ece, false, kDataset | kJudged},
+                                   {"ece_equal_mass", &F::ece_equal_mass, false, kConfidence},
+                                   {"brier", &F::brier, false, kJudged},
+                                   {"auroc", &F::auroc, true, kConfidence},
+                                   {"mean_confidence", &F::mean_confidence, std::nullopt, kConfidence},
+                                   {"over_confidence", &F::over_confidence, std::nullopt, kConfidence}};
 
 std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
   std::vector<std::string> names;
   for (const EvalTask& task : tasks) {
-    for (const TaskMetric& metric : task_metrics(task.kind)) names.push_back(task.name + "." + metric.name);
+    for (const EvalMetric& metric : eval_metrics(task.kind)) names.push_back(task.name + "." + metric.name);
   }
   return names;
 }
@@ -126,25 +146,17 @@ double share_right(std::span<const Judged> answers) {
   return static_cast<double>(std::ranges::count_if(answers, &Judged::is_right)) / size_of(answers);
 }
 
-std::vector<TaskMetric> task_metrics(TaskKind kind) {
-  const TaskMetric accuracy{"accuracy", &TaskFigures::accuracy, true}, ece{"ece", &TaskFigures::ece, false},
-      brier{"brier", &TaskFigures::brier, false};
-  switch (kind) {
-    case TaskKind::kExactMatch: return {accuracy};
-    case TaskKind::kChoices: return {accuracy, ece, brier};
-    case TaskKind::kConfidence: break;
-  }
-  return {accuracy,
-          ece,
-          {"ece_equal_mass", &TaskFigures::ece_equal_mass, false},
-          brier,
-          {"auroc", &TaskFigures::auroc, true},
-          {"mean_confidence", &TaskFigures::mean_confidence, std::nullopt},
-          {"over_confidence", &TaskFigures::over_confidence, std::nullopt}};
+std::span<const EvalMetric> all_eval_metrics() { return kMetrics; }
+
+std::vector<EvalMetric> eval_metrics(std::optional<TaskKind> kind) {
+  std::vector<EvalMetric> metrics;
+  std::ranges::copy_if(kMetrics, std::back_inserter(metrics),
+                       [&](const EvalMetric& metric) { return (metric.owners & bit_of(kind)) != 0; });
+  return metrics;
 }
 
-TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers) {
-  TaskFigures figures;
+EvalFigures task_figures(TaskKind kind, std::span<const Judged> answers) {
+  EvalFigures figures{.kind = kind};
   figures.num_rows = static_cast<long long>(answers.size());
   figures.accuracy = share_right(answers);
   if (kind == TaskKind::kExactMatch) return figures;
@@ -158,18 +170,30 @@ TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers) {
   return figures;
 }
 
-std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures) {
+std::string format_eval_figure(const EvalMetric& metric, const EvalFigures& figures) {
   const std::optional<double> value = figures.*metric.value;
   if (!value) return "-";
   return std::string_view(metric.name) == "accuracy" ? fmt::format("{:.2f}%", 100 * *value)
                                                      : fmt::format("{:.4f}", *value);
 }
 
-std::string in_words(TaskKind kind, const TaskFigures& figures) {
+std::string in_words(const EvalFigures& figures) {
   std::vector<std::string> parts;
-  for (const TaskMetric& metric : task_metrics(kind))
-    parts.push_back(fmt::format("{} {}", metric.name, format_task_figure(metric, figures)));
+  for (const EvalMetric& metric : eval_metrics(figures.kind))
+    parts.push_back(fmt::format("{} {}", metric.name, format_eval_figure(metric, figures)));
   return join(parts);
+}
+
+std::string to_json(const EvalFigures& figures) {
+  Json object = {{"name", figures.name}};
+  put_figures(object, figures);
+  return to_line(object);
+}
+
+void put_figures(Json& object, const EvalFigures& figures) {
+  if (figures.kind) object["kind"] = lora_train::to_string(*figures.kind);
+  for (const EvalMetric& metric : eval_metrics(figures.kind)) object[metric.name] = or_null(figures.*metric.value);
+  figures.kind ? object["num_rows"] = figures.num_rows : object["num_tokens"] = figures.num_tokens;
 }
 
 BestMetric find_best_metric(const RunSection& section, const std::vector<std::string>& sets,
@@ -182,25 +206,21 @@ BestMetric find_best_metric(const RunSection& section, const std::vector<std::st
   best.source = best.is_of_task ? of_task : of_set;
   if (!best.source.empty()) best.metric = best.name.substr(best.source.size() + 1);
   if (best.metric.starts_with("eval_")) best.metric = best.metric.substr(5);
-  if (best.is_of_task) {
-    const auto task = std::ranges::find(tasks, of_task, &EvalTask::name);
-    const std::vector<TaskMetric> metrics = task_metrics(task->kind);
-    const auto found = std::ranges::find(metrics, best.metric, &TaskMetric::name);
-    if (found == metrics.end()) refuse(best.name, sets, tasks);
-    const std::optional<bool> greater_is_better =
-        section.greater_is_better ? section.greater_is_better : found->greater_is_better;
-    if (!greater_is_better) {
-      throw ConfigError("metric_for_best_model", "\"" + best.name +
-                                                     "\" has no better direction. Name another metric (ece, " +
-                                                     "brier), or set greater_is_better.");
-    }
-    best.greater_is_better = *greater_is_better;
-    return best;
-  }
+  std::optional<TaskKind> kind;
+  if (best.is_of_task) kind = std::ranges::find(tasks, of_task, &EvalTask::name)->kind;
+  const std::vector<EvalMetric> metrics = eval_metrics(kind);
+  const auto found = std::ranges::find(metrics, best.metric, &EvalMetric::name);
   const bool is_asked_for = section.load_best_model_at_end || section.early_stopping_patience;
-  const bool has_no_data = sets.empty() && !tasks.empty() && is_asked_for;
-  if (has_no_data || std::ranges::count(kLossMetrics, best.metric) == 0) refuse(best.name, sets, tasks);
-  best.greater_is_better = section.greater_is_better.value_or(best.metric == "token_accuracy");
+  const bool has_no_data = !best.is_of_task && sets.empty() && !tasks.empty() && is_asked_for;
+  if (has_no_data || found == metrics.end()) refuse(best.name, sets, tasks);
+  const std::optional<bool> greater_is_better =
+      section.greater_is_better ? section.greater_is_better : found->greater_is_better;
+  if (!greater_is_better) {
+    throw ConfigError("metric_for_best_model",
+                      "\"{}\" has no better direction. Name another metric (ece, brier), or set greater_is_better.",
+                      best.name);
+  }
+  best.greater_is_better = *greater_is_better;
   return best;
 }
 
