@@ -252,7 +252,6 @@ int dispatch(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run_program(const std::vector<std::string>& arguments) {
-  introduce_other_tools(known_tools());
   try {
     return dispatch(arguments);
   } catch (...) {

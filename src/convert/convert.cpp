@@ -23,9 +23,6 @@ constexpr const char* kHash = "# Hash of the rest, by which convert knows a file
 
 std::string short_hash(std::string_view body) { return hash128_hex(body).substr(0, 16); }
 
-// A name that is also ours is read as ours.
-bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
-
 bool is_key_of(ForeignTool tool, const std::string& name) {
   return std::ranges::binary_search(foreign_keys_of(tool), name);
 }
@@ -48,21 +45,6 @@ std::string adapter_in(const Value& source) {
   return text_of(source, {"adapter_name_or_path", "lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER");
 }
 
-/// True if most names are the tool's and not ours: a profile, which names its `model`, may have some of them by
-/// mistake.
-bool is_mostly_of(ForeignTool tool, const Value& source) {
-  constexpr int kLeast = 3;
-  const bool is_profile = source.find("model") && !source.find("base_model") && !source.find("model_name_or_path");
-  if (is_profile) return false;
-  int theirs = 0, ours = 0;
-  for (const auto& [name, value] : source.members) {
-    const bool is_field = find_field(name) != nullptr, is_theirs = is_key_of(tool, name);
-    theirs += is_theirs && !is_field;
-    ours += is_field && !is_theirs;
-  }
-  return theirs >= kLeast && theirs > ours;
-}
-
 bool has_value(const Value& source, const char* key) {
   const Value* value = source.find(key);
   return value && !value->is_null();
@@ -75,29 +57,6 @@ bool has_any(const Value& source, const std::vector<const char*>& keys) {
 bool is_true(const Value& source, const char* key) {
   const Value* value = source.find(key);
   return value && value->is_scalar() && parse_bool(value->text) == true;
-}
-
-/// True if a tool has a key of this name, and lora-train does not.
-bool is_foreign_key(const std::string& name) {
-  return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
-}
-
-/// True if a key is unknown: neither a profile's nor a tool's.
-bool is_unknown(const Value::Member& member) {
-  const std::string& name = member.name;
-  const auto is_it = [&](const ForeignKey& key) { return key.name == name; };
-  return !member.value.is_null() && !name.starts_with("x-") && !find_field(name) && !find_alias(name) &&
-         !is_foreign_key(name) && std::ranges::none_of(refused_keys(), is_it) &&
-         std::ranges::none_of(idle_keys(), is_it);
-}
-
-/// Keys of the tool that a profile refuses.
-std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
-  Findings findings;
-  Merger(findings).add_layer(source);
-  return std::ranges::count_if(source.members, [&](const Value::Member& member) {
-    return is_key_of(tool, member.name) && findings.is_wrong(member.name);
-  });
 }
 
 /// LLaMA-Factory merges several adapters one by one.
@@ -230,98 +189,6 @@ bool is_profile(const Value& source) {
   return is_named && !source.find("base_model") && !source.find("model_name_or_path") && script_keys(source).empty();
 }
 
-/// For a file that is another tool's, by most of its keys, and would not work as a profile: one sentence with the
-/// commands to run instead. nullopt: it is a profile, or nearly one: one key of the tool is refused, or a key is
-/// unknown, so misspelt.
-std::optional<std::string> instead_of_file(const Value& source) {
-  constexpr std::size_t kShown = 4;
-  if (!source.is_map()) return std::nullopt;
-  auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
-  auto& [tool, evidence] = tools.front();
-  if (evidence.size() > kShown) evidence.resize(kShown);
-  const std::string what = fmt::format("is a file from {} ({})", product_name(tool), join(evidence));
-  if (const auto instead = instead_of_training(source)) return fmt::format("{} that {}", what, *instead);
-  if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
-  const std::string& file = source.place.file;
-  return what + ", not a profile. Convert it: " +
-         shell_line({"lora-train", "convert", file, "--output", file == "my.yaml" ? "profile.yaml" : "my.yaml"}) + ".";
-}
-
-std::string convert_hint_of(const std::string& file) {
-  return shell_line({"lora-train", "convert", file}) + " makes a profile from an Axolotl, LLaMA-Factory or TRL file.";
-}
-
-/// "lora-train convert FILE makes a profile ...", for a file that is another tool's, by most of its keys; else nullopt.
-std::optional<std::string> convert_hint(const Value& source) {
-  const auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
-  return convert_hint_of(source.place.file);
-}
-
-// A run with an adapter and evaluation data: the verdict on a key must not come from something missing around it.
-Value smallest_file(ForeignTool tool, const ForeignContext& context) {
-  const auto lines = [&]() -> std::string {
-    switch (tool) {
-      case ForeignTool::kAxolotl:
-        return "adapter: lora\nlora_target_linear: true\nval_set_size: 0.1\neval_steps: 100\n";
-      case ForeignTool::kLlamaFactory:
-        return "stage: sft\nfinetuning_type: lora\nval_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
-      case ForeignTool::kTrl: break;
-    }
-    return "use_peft: true\ndatasets: [{path: d.jsonl}]\ntest_split_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
-  }();
-  Value file = parse_yaml(lines, {});
-  const std::string model = tool == ForeignTool::kAxolotl ? "base_model" : "model_name_or_path";
-  if (!context.model.empty()) file.members.push_back({model, text_value(context.model)});
-  const std::string epochs = tool == ForeignTool::kAxolotl ? "num_epochs" : "num_train_epochs";
-  if (!context.epochs.empty()) file.members.push_back({epochs, text_value(context.epochs)});
-  if (!context.seed.empty()) file.members.push_back({"seed", text_value(context.seed)});
-  return file;
-}
-
-Conversion convert_alone(ForeignTool tool, const std::string& name, const Value& value, const ForeignContext& context) {
-  Value file = smallest_file(tool, context);
-  std::erase_if(file.members, [&](const auto& member) { return member.name == name; });
-  file.members.push_back({name, value});
-  Converter converter(tool, file, value.place.file, {}, /*opens_tokenizer=*/false);
-  convert_with(tool, converter);
-  return converter.finish();
-}
-
-const ConvertedKey* find_key(const std::vector<ConvertedKey>& keys, const std::string& name) {
-  const auto found = std::ranges::find_if(keys, [&](const ConvertedKey& key) { return key.key == name; });
-  return found == keys.end() ? nullptr : &*found;
-}
-
-std::string notes_on(const Conversion& conversion, const std::string& name) {
-  std::string text;
-  for (const std::string& note : conversion.notes) {
-    if (note.starts_with(name + ": ")) text += "; " + note.substr(name.size() + 2);
-  }
-  return text;
-}
-
-/// nullopt if no tool has the key, or lora-train has it itself. If several tools have it, one that refuses the value
-/// decides. May read what the value names (a DeepSpeed configuration, the tokenizer of the model).
-std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
-                                                const ForeignContext& context) {
-  if (!is_foreign_key(name)) return std::nullopt;
-  if (value.is_null()) return ForeignVerdict{true, "it has no value"};
-  std::optional<ForeignVerdict> idle, renamed;
-  for (const ForeignTool tool : kTools) {
-    if (!is_key_of(tool, name)) continue;
-    const Conversion conversion = convert_alone(tool, name, value, context);
-    if (const ConvertedKey* refused = find_key(conversion.refused, name))
-      return ForeignVerdict{false, refused->outcome};
-    if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
-      renamed = ForeignVerdict{false, fmt::format("its key here: {}.", taken->outcome)};
-    if (const ConvertedKey* dropped = find_key(conversion.dropped, name); dropped && !idle)
-      idle = ForeignVerdict{true, dropped->outcome + notes_on(conversion, name)};
-  }
-  return renamed ? renamed : idle;
-}
-
 [[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
   throw ConfigError(file.string(),
                     what + " Which tool is it from? Pass --from axolotl, --from llamafactory or --from trl.");
@@ -428,6 +295,11 @@ std::string product_name(ForeignTool tool) {
   return title.substr(0, title.rfind(' '));
 }
 
+std::string tool_of_key(const std::string& name) {
+  const auto found = std::ranges::find_if(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
+  return found == std::end(kTools) ? "" : product_name(*found);
+}
+
 std::string merge_line(const std::filesystem::path& file) {
   try {
     const Value source = parse_yaml(read_file(file), {file.string(), 0});
@@ -435,17 +307,6 @@ std::string merge_line(const std::filesystem::path& file) {
   } catch (const Error&) {  // it is missing, or not YAML
     return merge_line(null_value());
   }
-}
-
-OtherTools known_tools() {
-  return {judge_foreign_key, instead_of_file, convert_hint, convert_hint_of, [] {
-            std::vector<std::string> all;
-            for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
-              const auto& keys = foreign_keys_of(tool);
-              all.insert(all.end(), keys.begin(), keys.end());
-            }
-            return all;
-          }};
 }
 
 }  // namespace lora_train

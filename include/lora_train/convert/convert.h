@@ -81,7 +81,7 @@ std::string merge_line(const std::filesystem::path& file);
 /// All keys of a tool that are known here, sorted.
 const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
-/// The functions that config needs from this module: introduce_other_tools(known_tools()).
-OtherTools known_tools();
+/// "Axolotl", for a key of Axolotl's; the first tool that has it; empty: none has.
+std::string tool_of_key(const std::string& name);
 
 }  // namespace lora_train

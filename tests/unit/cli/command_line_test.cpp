@@ -129,17 +129,16 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
   EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
 }
 
-TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
-  introduce_other_tools(known_tools());
+TEST(ProfileFlags, AKeyOfAnotherToolIsNoFlag) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {});
-  ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));
-  EXPECT_EQ(flags.sources().profiles, Words{"my.yaml"});
-  EXPECT_EQ(flags.sources().overrides.size(), 3U);
-  EXPECT_EQ(settings_of({"--group-by-length"}), Words{"group_by_length=true"});
-  EXPECT_EQ(settings_of({"--group_by_length", "--bf16", "--packing"}),
-            (Words{"group_by_length=true", "bf16=true", "packing=true"}));
-  EXPECT_EQ(settings_of({"--group-by-length", "False", "lora_r=8"}), (Words{"lora_r=8", "group_by_length=False"}));
+  try {
+    parser.parse({"--deepspeed", "ds.json", "lora_r=8"});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.where(), "--deepspeed");
+    EXPECT_NE(error.message().find("is a key of Axolotl: run `lora-train convert FILE`."), std::string::npos);
+  }
 }
 
 TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {

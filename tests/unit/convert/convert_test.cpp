@@ -271,18 +271,11 @@ TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {
   EXPECT_NE(by_key(conversion("eval_dataset: f\n").refused).at("eval_dataset").find("f is not in"), std::string::npos);
 }
 
-TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
-  introduce_other_tools(known_tools());
-  const ProfileText files;
-  for (const char* line : {"pad_to_sequence_len: true", "lora_mlp_kernel: true", "plot_loss: true", "fsdp: full_shard",
-                           "push_to_hub: true", "wandb_project: p", "logging_dir: d", "rl:", "x-shared: {a: 1}"}) {
-    EXPECT_EQ(files.load(line + std::string("\n")).notes.size(), 1u) << line;
-  }
-  EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
-  EXPECT_NE(files.error("stage: dpo\n").find("lora-train convert profile.yaml makes a profile"), std::string::npos);
-  EXPECT_NE(files.error("pad_to_sequenc_len: true\n").find("unknown key"), std::string::npos);
-  EXPECT_EQ(files.error("pad_to_sequenc_len: true\n").find("lora-train convert"), std::string::npos);
-  EXPECT_NE(files.error("x-shared: 1\n").find("unknown key"), std::string::npos);
+TEST(Convert, NamesTheToolOfAKey) {
+  EXPECT_EQ(tool_of_key("pad_to_sequence_len"), "Axolotl");
+  EXPECT_EQ(tool_of_key("stage"), "LLaMA-Factory");
+  EXPECT_EQ(tool_of_key("use_peft"), "TRL");
+  EXPECT_EQ(tool_of_key("pad_to_sequenc_len"), "");
 }
 
 }  // namespace
