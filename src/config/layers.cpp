@@ -203,11 +203,9 @@ std::string spelled_as(const std::string& spelled, const std::string& key) {
   return spelled == key ? key : fmt::format("{} ({})", spelled, key);
 }
 
-bool is_harmless(const ForeignKey& foreign, const Value& value) {
-  if (value.is_null()) return true;
-  if (!value.is_scalar()) return false;
-  const std::string word = lower_case(value.text);
-  return word == "false" || word == "no" || word == "off" || (!foreign.harmless.empty() && word == foreign.harmless);
+bool is_harmless(const RefusedName& key, const Value& value) {
+  return value.is_null() || is_word(value, "false") || is_word(value, "no") || is_word(value, "off") ||
+         (!key.harmless.empty() && is_word(value, key.harmless));
 }
 
 }  // namespace
@@ -292,16 +290,20 @@ bool is_unset(const std::string& key, const Value& value) {
   return key == "val_set_size" && value.is_scalar() && parse_number(value.text) == 0.0;
 }
 
-void Merger::add_layer(const Value& map) {
+bool Merger::add_layer(const Value& map) {
   Entries entries, implied;
   layer_ = &map;
+  foreign_ = {};
   for (const auto& [name, value] : map.members) {
     if (!is_overruled(name, value)) add_entry(name, value, entries, implied);
   }
   if (const Value* rank = map.find("lora_rank")) lora_rank_ = *rank;
+  const bool is_ours = foreign_.keys.empty();
+  if (!is_ours) report_foreign();
   refuse_alternatives(entries);
   entries.merge(implied);
   merge(entries);
+  return is_ours;
 }
 
 bool Merger::is_overruled(const std::string& name, const Value& value) {
@@ -331,13 +333,14 @@ void Merger::warn_of_alpha() {
 }
 
 void Merger::add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied) {
-  if (find_field(name)) {
-    apply_value_rule(name, name, value, entries, implied);
+  if (const Field* field = find_field(name)) {
+    respell(name, *field, value, entries, implied);
     return;
   }
   const Alias* alias = find_alias(name);
   if (!alias) {
-    if (!take_anchors(name, value) && !take_foreign(name, value)) report_unknown(name, value);
+    if (!take_anchors(name, value) && !take_refused(name, value) && !take_foreign(name, value))
+      report_unknown(name, value);
     return;
   }
   const bool is_mapped = !alias->meaning.empty();
@@ -350,17 +353,16 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
     const auto earlier = values_.find(key);
     if (earlier != values_.end() && earlier->second.text == reset) values_.erase(earlier);
   }
-  for (const auto& [key, entry] : rewrite.entries) apply_value_rule(name, key, entry, entries, implied);
+  for (const auto& [key, entry] : rewrite.entries) respell(name, *find_field(key), entry, entries, implied);
 }
 
-void Merger::apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
-                              Entries& implied) {
-  const Alias* rule = find_value_rule(key);
-  const Rewrite rewrite = rule ? rule->rewrite(value) : Rewrite{};
+void Merger::respell(const std::string& spelled, const Field& field, const Value& value, Entries& entries,
+                     Entries& implied) {
+  const Rewrite rewrite = field.respell ? field.respell(value) : Rewrite{};
   if (!rewrite.error.empty()) return findings_.mistake(value.place, spelled, rewrite.error);
   if (!rewrite.note.empty()) findings_.note(value.place, spelled, rewrite.note);
   for (const auto& [other, implication] : rewrite.implied) implied[other] = {implication, spelled};
-  if (rewrite.entries.empty()) put(spelled, key, value, entries);
+  if (rewrite.entries.empty()) put(spelled, field.name, value, entries);
   for (const auto& [other, entry] : rewrite.entries) put(spelled, other, entry, entries);
 }
 
@@ -378,49 +380,41 @@ bool Merger::take_anchors(const std::string& name, const Value& value) {
   return true;
 }
 
-bool Merger::take_foreign(const std::string& name, const Value& value) {
-  for (const auto& foreign : refused_keys()) {
-    if (foreign.name != name) continue;
-    if (is_harmless(foreign, value)) {
-      findings_.note(value.place, name, "has no effect: this is always the case");
-    } else {
-      findings_.mistake(value.place, name, foreign.reason);
-    }
-    return true;
-  }
-  for (const auto& idle : idle_keys()) {
-    if (idle.name != name) continue;
-    findings_.note(value.place, name, "has no effect: " + idle.reason);
-    return true;
-  }
-  const std::string epochs = said({"num_epochs", "num_train_epochs", "epochs"});
-  const auto verdict = other_tools().judge_key(
-      name, value,
-      {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"}),
-       epochs.empty() ? number_value(*ScheduleSection{}.num_epochs).text : epochs});
-  if (!verdict) return false;
-  if (value.place.line > 0) findings_.hint(other_tools().convert_hint_of(value.place.file));
-  if (verdict->is_idle) {
-    findings_.note(value.place, name, "has no effect: " + verdict->reason);
+bool Merger::take_refused(const std::string& name, const Value& value) {
+  const auto found = std::ranges::find(refused_names(), name, &RefusedName::name);
+  if (found == refused_names().end()) return false;
+  if (is_harmless(*found, value)) {
+    findings_.note(value.place, name, "has no effect: this is always the case");
   } else {
-    findings_.mistake(value.place, name, verdict->reason);
+    findings_.mistake(value.place, name, found->reason);
   }
   return true;
 }
 
-// From this layer under one of these names, or from an earlier one under the first; empty if in neither.
-std::string Merger::said(const std::vector<const char*>& names) const {
-  for (const char* name : names) {
-    const Value* value = layer_->find(name);
-    if (value && value->is_scalar()) return value->text;
-  }
-  const auto earlier = values_.find(names.front());
-  return earlier != values_.end() && earlier->second.is_scalar() ? earlier->second.text : "";
+bool Merger::take_foreign(const std::string& name, const Value& value) {
+  const std::string tool = tool_of_key_ && !value.is_null() ? tool_of_key_(name) : "";
+  if (tool.empty()) return false;
+  if (foreign_.keys.empty()) foreign_.place = value.place;
+  foreign_.keys.push_back(name);
+  if (std::ranges::count(foreign_.tools, tool) == 0) foreign_.tools.push_back(tool);
+  return true;
+}
+
+void Merger::report_foreign() {
+  constexpr std::size_t kShown = 4;
+  const std::size_t num_keys = foreign_.keys.size();
+  foreign_.keys.resize(std::min(num_keys, kShown));
+  std::string names = join(foreign_.keys);
+  if (num_keys > kShown) names += fmt::format(" and {} more", num_keys - kShown);
+  const std::string file = foreign_.place.line > 0 ? shell_line({foreign_.place.file}) : "FILE";
+  findings_.mistake(foreign_.place, "",
+                    fmt::format("{} {} of {}: run `lora-train convert {}`.", names,
+                                num_keys == 1 ? "is a key" : "are keys", join(foreign_.tools, " and "), file));
 }
 
 void Merger::report_unknown(const std::string& name, const Value& value) {
   std::vector<std::string> known = field_names();
-  for (const auto& alias : aliases()) known.push_back(alias.name);
+  for (const Alias* alias : aliases()) known.push_back(alias->name);
   std::vector<std::string> near;
   if (name.size() >= 3) near = nearest_names(name, known);
   for (std::string& neighbour : near) {
@@ -473,10 +467,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   }
   const std::string root = steps->front().name;
   if (steps->size() == 1) {
-    Value map;
-    map.kind = Value::Kind::kMap;
-    map.members.push_back({root, value});
-    add_layer(map);
+    add_layer(map_value({{root, value}}));
     return;
   }
   if (!find_field(root)) {

@@ -63,19 +63,17 @@ bool is_silence(const std::string& key, const Value& value, const std::map<std::
 
 void read_fields(const std::map<std::string, Value>& values, LoadedProfile& loaded,
                  std::map<std::string, Place>& places, Findings& findings) {
-  for (const auto& group : field_groups()) {
-    for (const auto& field : group.fields) {
-      const auto found = values.find(field.name);
-      if (found == values.end()) {
-        loaded.origin[field.name] = "default";
-        continue;
-      }
-      field.read(found->second, loaded.profile, findings);
-      loaded.origin[field.name] = found->second.place.text();
-      if (is_silence(field.name, found->second, values)) continue;
-      places[field.name] = found->second.place;
-      loaded.profile.given_keys.push_back(field.name);
+  for (const Field* field : all_fields()) {
+    const auto found = values.find(field->name);
+    if (found == values.end()) {
+      loaded.origin[field->name] = "default";
+      continue;
     }
+    field->read(found->second, loaded.profile, findings);
+    loaded.origin[field->name] = found->second.place.text();
+    if (is_silence(field->name, found->second, values)) continue;
+    places[field->name] = found->second.place;
+    loaded.profile.given_keys.push_back(field->name);
   }
   std::sort(loaded.profile.given_keys.begin(), loaded.profile.given_keys.end());
 }
@@ -93,17 +91,22 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::string yaml_of(const Profile& profile, const std::map<std::string, std::string>& origin) {
+/// The keys that `is_shown`, by group, each with its origin.
+std::string yaml_of(const Profile& profile, const std::map<std::string, std::string>& origin, const auto& is_shown) {
   std::string out;
   for (const auto& group : field_groups()) {
-    out += fmt::format("{}{}\n", out.empty() ? "# " : "\n# ", group.title);
+    std::string entries;
     for (const auto& field : group.fields) {
       const auto found = origin.find(field.name);
-      out += yaml_entry(field.name, field.write(profile), found == origin.end() ? "" : one_line(found->second));
+      const std::string comment = found == origin.end() ? "" : found->second;
+      if (is_shown(comment)) entries += yaml_entry(field.name, field.write(profile), one_line(comment));
     }
+    if (!entries.empty()) out += fmt::format("{}# {}\n{}", out.empty() ? "" : "\n", group.title, entries);
   }
   return out;
 }
+
+bool shows_all(const std::string&) { return true; }
 
 // A limit that was lifted counts as raised.
 bool is_raised(const Value& before, const Value& after) {
@@ -139,7 +142,7 @@ LoadedProfile load_profile(const ProfileSources& sources) {
 
 LoadedProfile load_profile(const ProfileSources& sources, Findings& findings) {
   const Environment environment = sources.environment ? sources.environment : process_environment;
-  Merger merger(findings);
+  Merger merger(findings, sources.are_written_by_runs ? ToolOfKey() : sources.tool_of_key);
   const auto layers = read_layers(sources, environment, findings);
   ProfileSources needs = sources;
   // A required key may be in the part that could not be read.
@@ -151,14 +154,7 @@ LoadedProfile load_profile(const ProfileSources& sources, Findings& findings) {
   };
   add(sources.fallbacks);
   for (const auto& layer : layers) {
-    if (const auto instead = sources.are_written_by_runs ? std::nullopt : other_tools().instead_of_file(layer)) {
-      findings.mistake({layer.place.file, 0}, "", *instead);
-      needs.needs_model = needs.needs_datasets = false;
-    } else {
-      merger.add_layer(layer);
-      const auto hint = sources.are_written_by_runs ? std::nullopt : other_tools().convert_hint(layer);
-      if (hint) findings.hint(*hint);
-    }
+    if (!merger.add_layer(layer)) needs.needs_model = needs.needs_datasets = false;
   }
   add(sources.overrides);
   merger.warn_of_alpha();
@@ -193,49 +189,35 @@ std::string yaml_entry(const std::string& key, const Value& value, const std::st
   return out;
 }
 
-std::string to_yaml(const Profile& profile) { return yaml_of(profile, {}); }
+std::string to_yaml(const Profile& profile) { return yaml_of(profile, {}, shows_all); }
 
-std::string to_yaml(const LoadedProfile& loaded) { return yaml_of(loaded.profile, loaded.origin); }
+std::string to_yaml(const LoadedProfile& loaded) { return yaml_of(loaded.profile, loaded.origin, shows_all); }
 
 std::string to_short_yaml(const LoadedProfile& loaded, int& num_left_out) {
-  std::string out;
   num_left_out = 0;
-  for (const auto& group : field_groups()) {
-    std::string entries;
-    for (const auto& field : group.fields) {
-      const std::string origin = loaded.origin.at(field.name);
-      if (origin == "default") {
-        ++num_left_out;
-      } else {
-        entries += yaml_entry(field.name, field.write(loaded.profile), one_line(origin));
-      }
-    }
-    if (!entries.empty()) out += fmt::format("{}{}\n{}", out.empty() ? "# " : "\n# ", group.title, entries);
-  }
-  return out;
+  return yaml_of(loaded.profile, loaded.origin, [&](const std::string& origin) {
+    num_left_out += origin == "default";
+    return origin != "default";
+  });
 }
 
 std::string to_json(const Profile& profile) {
-  Value map;
-  map.kind = Value::Kind::kMap;
-  for (const auto& group : field_groups()) {
-    for (const auto& field : group.fields) map.members.push_back({field.name, field.write(profile)});
-  }
-  return to_json_text(map);
+  std::vector<Value::Member> members;
+  for (const Field* field : all_fields()) members.push_back({field->name, field->write(profile)});
+  return to_json_text(map_value(std::move(members)));
 }
 
 std::string profile_hash(const Profile& profile) { return hash128_hex(to_json(profile)); }
 
 std::vector<ProfileDifference> diff_profiles(const Profile& old_profile, const Profile& new_profile) {
   std::vector<ProfileDifference> differences;
-  for (const auto& group : field_groups()) {
-    for (const auto& field : group.fields) {
-      const Value before = field.write(old_profile), after = field.write(new_profile);
-      if (to_flow_yaml(before) == to_flow_yaml(after)) continue;
-      const bool is_allowed =
-          field.on_resume == OnResume::kFree || (field.on_resume == OnResume::kMayGrow && is_raised(before, after));
-      differences.push_back({field.name, to_flow_yaml(before), to_flow_yaml(after), is_allowed});
-    }
+  for (const Field* field : all_fields()) {
+    const Value before = field->write(old_profile), after = field->write(new_profile);
+    const std::string old_text = to_flow_yaml(before), new_text = to_flow_yaml(after);
+    if (old_text == new_text) continue;
+    const bool is_allowed =
+        field->on_resume == OnResume::kFree || (field->on_resume == OnResume::kMayGrow && is_raised(before, after));
+    differences.push_back({field->name, old_text, new_text, is_allowed});
   }
   return differences;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/keys/field.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/findings.h"
 #include "lora_train/config/value/value.h"
@@ -29,11 +30,12 @@ Value override_value(const Override& setting, const Environment& environment, Fi
 
 class Merger {
  public:
-  explicit Merger(Findings& findings) : findings_(findings) {}
+  explicit Merger(Findings& findings, ToolOfKey tool_of_key = {})
+      : findings_(findings), tool_of_key_(std::move(tool_of_key)) {}
 
   /// Adds a file: aliases become keys, unknown and repeated names are mistakes, and each key replaces earlier layers'
-  /// values of it and its alternatives.
-  void add_layer(const Value& map);
+  /// values of it and its alternatives. Returns false if it has keys of other tools.
+  bool add_layer(const Value& map);
   /// Sets one key, or a place inside one ("datasets[0].path", "datasets[+].path"). `place` is for messages.
   void add_setting(const std::string& path, const Value& value, const Place& place);
 
@@ -53,18 +55,26 @@ class Merger {
   void add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied);
   /// True if a number of steps has no effect because of the strategy in the same layer.
   bool is_overruled(const std::string& name, const Value& value);
-  std::string said(const std::vector<const char*>& names) const;
-  void apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
-                        Entries& implied);
+  /// Puts a value of `field`, in its usual spelling, into `entries`.
+  void respell(const std::string& spelled, const Field& field, const Value& value, Entries& entries, Entries& implied);
   void put(const std::string& spelled, const std::string& key, const Value& value, Entries& entries);
   bool take_anchors(const std::string& name, const Value& value);
-  /// Reports what convert says about the same key and value.
+  bool take_refused(const std::string& name, const Value& value);
   bool take_foreign(const std::string& name, const Value& value);
+  /// One mistake for all keys of other tools in the layer.
+  void report_foreign();
   void report_unknown(const std::string& name, const Value& value);
   void refuse_alternatives(const Entries& entries);
   void merge(const Entries& entries);
 
+  struct Foreign {
+    std::vector<std::string> keys, tools;
+    Place place;  ///< of the first key
+  };
+
   Findings& findings_;
+  ToolOfKey tool_of_key_;
+  Foreign foreign_;               ///< in the layer being added
   const Value* layer_ = nullptr;  ///< the layer being added
   std::map<std::string, Value> values_;
   Value lora_rank_;  ///< from the last layer that sets it

@@ -32,6 +32,9 @@ Override flag_override(const std::string& key, const std::string& value, const s
 /// An environment variable of this process.
 std::optional<std::string> process_environment(const std::string& name);
 
+/// The tool (Axolotl, LLaMA-Factory, TRL) that has this key; empty = none. Module convert knows them.
+using ToolOfKey = std::function<std::string(const std::string&)>;
+
 struct ProfileSources {
   std::vector<std::string>
       profiles;  ///< files in order, later wins; a NAME that is not a file is looked up in `shipped`
@@ -44,6 +47,7 @@ struct ProfileSources {
   std::function<std::string(const std::string&)> why_not_gpu;
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
+  ToolOfKey tool_of_key = {};
   /// The files are profile.yaml of runs, already resolved: ${NAME}, ~ and {key} are plain text, and `extends` is a
   /// mistake.
   bool are_written_by_runs = false;

@@ -202,7 +202,7 @@ bool read_request(CommandParser& parser, std::vector<std::string> arguments, Con
   parser.app().add_flag("--overwrite", request.overwrite,
                         "replace a file that was edited, or that convert did not write");
   std::vector<CommandParser::OtherFlag> names;
-  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch, known.is_foreign});
+  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch});
   parser.accept_others(std::move(names), [&](const std::string& flag, const std::string& name, const std::string& value,
                                              const std::vector<std::string>&) {
     request.options.settings.push_back({name, value, flag, /*literal=*/false});

@@ -6,6 +6,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/convert/convert.h"
 #include "output/standard_output.h"
 
 namespace lora_train::cli {
@@ -163,8 +164,7 @@ std::vector<std::string> CommandParser::take_others(const std::vector<std::strin
     const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
     if (flag.size() < arguments[i].size()) {
       take_other_(flag, other->name, arguments[i].substr(flag.size() + 1), words_from(arguments, i + 1));
-    } else if (other->is_foreign ? !(has_next && may_be_value(arguments[i + 1]))
-                                 : other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
+    } else if (other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
       take_other_(flag, other->name, "true", {});
     } else if (has_next) {
       ++i;
@@ -226,7 +226,6 @@ std::vector<std::string> CommandParser::flag_names() const {
     for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
   }
   for (const OtherFlag& other : other_flags_) {
-    if (other.is_foreign) continue;
     flags.push_back("--" + other.name);
     std::replace(flags.back().begin(), flags.back().end(), '_', '-');
   }
@@ -262,6 +261,10 @@ void CommandParser::add_unknown_flag(const std::string& name) {
   const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
   if (negated != nullptr && negated->is_switch)
     return add_mistake(name, fmt::format("unknown flag. Switch it off with --{} false.", name.substr(5)));
+  std::string key = name.substr(2);
+  std::replace(key.begin(), key.end(), '-', '_');
+  if (const std::string tool = other_flags_.empty() ? "" : tool_of_key(key); !tool.empty())
+    return add_mistake(name, fmt::format("is a key of {}: run `lora-train convert FILE`.", tool));
   const bool is_input = name == "--input" || name == "--inputs" || name == "--input-file" || name == "--input_file";
   const bool has_prompts = app_.get_option_no_throw("--prompts") != nullptr;
   const std::string nearest = is_input && has_prompts ? "--prompts" : nearest_name(name, flag_names());

@@ -91,7 +91,6 @@ class CommandParser {
   struct OtherFlag {
     std::string name;
     bool is_switch = false;
-    bool is_foreign = false;  ///< another tool's: neither suggested nor listed; a switch if no value follows
   };
   using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value,
                                        const std::vector<std::string>& words)>;

@@ -9,6 +9,7 @@
 #include "lora_train/base/python_packages.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
+#include "lora_train/convert/convert.h"
 #include "lora_train/launch/local_ranks.h"
 #include "lora_train/storage/run_names.h"
 #include "open_model.h"
@@ -60,7 +61,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
       ->type_name("KEY=VALUE | FILE");
   std::vector<CommandParser::OtherFlag> names;
   for (const KnownName& known : known_names()) {
-    names.push_back({known.name, known.is_switch, known.is_foreign});
+    names.push_back({known.name, known.is_switch});
     if (known.takes_commas) comma_lists_.insert(known.name);
   }
   parser.accept_others(std::move(names), [this](const std::string& flag, const std::string& name,
@@ -117,6 +118,7 @@ ProfileSources ProfileFlags::sources() const {
   ProfileSources sources;
   sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};
+  sources.tool_of_key = tool_of_key;
   refuse_split_lists(sources);
   sources.why_not_gpu = [](const std::string& name) {
     const std::vector<device::GpuFacts> table = known_gpus();

@@ -22,10 +22,6 @@ std::string shown(const std::string& text) {
 
 std::string bound(double value) { return number_value(value).text; }
 
-bool is_word(const Value& value, const std::string& word) {
-  return value.is_scalar() && lower_case(value.text) == word;
-}
-
 void read_integer(const Value& value, const Range& range, const std::string& expected, const std::string& key,
                   auto& target, Findings& findings) {
   const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;

@@ -25,6 +25,15 @@ std::optional<DatasetType> read_dataset_type(const Value& value, const std::stri
   return static_cast<DatasetType>(*index);
 }
 
+/// `name` is not among the members of an entry.
+void report_unknown_member(const Value& value, const std::string& key, const std::string& name,
+                           const std::vector<std::string>& known, Findings& findings) {
+  const std::string near = nearest_name(name, known);
+  findings.mistake(value.place, key,
+                   fmt::format("unknown key. {}Known here: {}.",
+                               near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
+}
+
 std::optional<std::string> read_text(const Value& value, const std::string& key, Findings& findings) {
   if (value.is_scalar() && !value.text.empty()) return value.text;
   findings.mistake(value.place, key, unexpected(value, "text"));
@@ -67,9 +76,7 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
 }
 
 Value write_dataset(const DatasetSpec& spec) {
-  Value value;
-  value.kind = Value::Kind::kMap;
-  value.members = source_members(spec);
+  Value value = map_value(source_members(spec));
   if (spec.weight != 1.0) value.members.push_back({"weight", number_value(spec.weight)});
   if (!spec.name.empty()) value.members.push_back({"name", text_value(spec.name)});
   if (spec.max_samples) value.members.push_back({"max_samples", integer_value(*spec.max_samples)});
@@ -127,9 +134,7 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
 
 Value write_new_token(const NewToken& token) {
   if (token.init_text.empty() && token.normalized) return text_value(token.token);
-  Value value;
-  value.kind = Value::Kind::kMap;
-  value.members = {{"token", text_value(token.token)}};
+  Value value = map_value({{"token", text_value(token.token)}});
   if (!token.init_text.empty()) value.members.push_back({"init_text", text_value(token.init_text)});
   if (!token.normalized) value.members.push_back({"normalized", bool_value(false)});
   return value;
@@ -203,10 +208,9 @@ Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, 
     }
   };
   const auto write_map = [write](const Pattern& patterns) {
-    Value map;
-    map.kind = Value::Kind::kMap;
-    for (const auto& [pattern, number] : patterns) map.members.push_back({pattern, write(number)});
-    return map;
+    std::vector<Value::Member> members;
+    for (const auto& [pattern, number] : patterns) members.push_back({pattern, write(number)});
+    return map_value(std::move(members));
   };
   return list_field(name, "map of module name or regex to " + expected, std::move(help), std::move(member), read,
                     write_map);
@@ -219,9 +223,7 @@ KernelSetting read_kernel_setting(const Value& value, const std::string& key, Fi
 
 Value write_kernels(const KernelChoices& choices) {
   if (choices.single.empty()) return text_value(to_string(choices.all));
-  Value map;
-  map.kind = Value::Kind::kMap;
-  map.members.push_back({"all", text_value(to_string(choices.all))});
+  Value map = map_value({{"all", text_value(to_string(choices.all))}});
   for (const auto& [kernel, choice] : choices.single) map.members.push_back({kernel, text_value(to_string(choice))});
   return map;
 }
@@ -230,14 +232,6 @@ using ConfidenceTokens = std::vector<std::pair<std::string, double>>;
 
 const std::vector<std::string> kTaskMembers = {"name",      "kind",        "path",  "split", "subset",        "type",
                                                "field_map", "max_samples", "every", "regex", "max_new_tokens"};
-
-void read_text_member(const Value& value, const std::string& key, std::string& target, Findings& findings) {
-  if (value.is_scalar() && !value.text.empty()) {
-    target = value.text;
-  } else {
-    findings.mistake(value.place, key, unexpected(value, "text"));
-  }
-}
 
 std::optional<std::int64_t> read_count(const Value& value, const std::string& key, Findings& findings) {
   const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
@@ -261,19 +255,16 @@ void read_every(const Value& value, const std::string& key, EvalTask& task, Find
 void read_task_member(const std::string& name, const Value& value, const std::string& key, EvalTask& task,
                       Findings& findings) {
   if (std::find(kTaskMembers.begin(), kTaskMembers.end(), name) == kTaskMembers.end()) {
-    const std::string near = nearest_name(name, kTaskMembers);
-    findings.mistake(value.place, key,
-                     fmt::format("unknown key. {}Known here: {}.",
-                                 near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(kTaskMembers)));
+    report_unknown_member(value, key, name, kTaskMembers, findings);
   } else if (value.is_null() && name != "name" && name != "kind" && name != "path") {
     return;
   } else if (name == "name") {
-    read_text_member(value, key, task.name, findings);
+    task.name = read_text(value, key, findings).value_or("");
   } else if (name == "kind") {
     if (const auto kind = read_choice(value, names_of(TaskKind{}), key, findings))
       task.kind = static_cast<TaskKind>(*kind);
   } else if (name == "regex") {
-    read_text_member(value, key, task.regex, findings);
+    task.regex = read_text(value, key, findings).value_or("");
   } else if (name == "max_samples") {
     task.max_samples = read_count(value, key, findings);
   } else if (name == "max_new_tokens") {
@@ -308,9 +299,7 @@ EvalTask read_task(const Value& value, const std::string& key, Findings& finding
 }
 
 Value write_task(const EvalTask& task) {
-  Value value;
-  value.kind = Value::Kind::kMap;
-  value.members = {{"name", text_value(task.name)}, {"kind", text_value(to_string(task.kind))}};
+  Value value = map_value({{"name", text_value(task.name)}, {"kind", text_value(to_string(task.kind))}});
   for (auto& member : source_members(task.data)) value.members.push_back(std::move(member));
   if (task.max_samples) value.members.push_back({"max_samples", integer_value(*task.max_samples)});
   if (task.every) value.members.push_back({"every", write_cadence(*task.every)});
@@ -342,8 +331,7 @@ void read_confidence_tokens(const Value& value, const std::string& key, Confiden
 }
 
 Value write_confidence_tokens(const ConfidenceTokens& tokens) {
-  Value map;
-  map.kind = Value::Kind::kMap;
+  Value map = map_value({});
   for (const auto& [token, probability] : tokens) map.members.push_back({token, number_value(probability)});
   return map;
 }
@@ -355,10 +343,7 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
   static const std::vector<std::string> known = {"path",      "split",  "subset", "type",
                                                  "field_map", "weight", "name",   "max_samples"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string near = nearest_name(name, known);
-    findings.mistake(value.place, key,
-                     fmt::format("unknown key. {}Known here: {}.",
-                                 near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
+    report_unknown_member(value, key, name, known, findings);
   } else if (value.is_null() && name != "path") {
     return;
   } else if (name == "path") {
@@ -392,8 +377,7 @@ std::vector<Value::Member> source_members(const DatasetSpec& spec) {
   if (!spec.subset.empty()) members.push_back({"subset", text_value(spec.subset)});
   members.push_back({"type", text_value(to_string(spec.type))});
   if (spec.field_map.empty()) return members;
-  Value map;
-  map.kind = Value::Kind::kMap;
+  Value map = map_value({});
   for (const auto& [ours, theirs] : spec.field_map) {
     map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
   }
@@ -533,12 +517,8 @@ Field eval_tasks_field(std::string name, Member<std::vector<EvalTask>> member, s
     for (std::size_t i = 0; i < value.items.size(); ++i)
       target.push_back(read_task(value.items[i], fmt::format("{}[{}]", name, i), findings));
   };
-  const auto write = [](const std::vector<EvalTask>& tasks) {
-    Value list = list_value({});
-    for (const auto& task : tasks) list.items.push_back(write_task(task));
-    return list;
-  };
-  return list_field(name, "list of {" + join(kTaskMembers) + "}", std::move(help), std::move(member), read, write);
+  return list_field(name, "list of {" + join(kTaskMembers) + "}", std::move(help), std::move(member), read,
+                    [](const std::vector<EvalTask>& tasks) { return list_of(tasks, write_task); });
 }
 
 Field confidence_tokens_field(std::string name, Member<ConfidenceTokens> member, std::string help) {

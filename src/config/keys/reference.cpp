@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
@@ -47,9 +46,9 @@ std::string alias_section() {
   std::string out =
       "\n## Names from other trainers\n\nEach is accepted, with a note in the log. Two names for one key in one file "
       "are an error.\n\n| Name | Key | Values |\n|---|---|---|\n";
-  for (const auto& alias : aliases()) {
-    out += fmt::format("| {} | {} | {} |\n", code(alias.name), code(alias.key),
-                       table_cell(alias.meaning.empty() ? "the same" : alias.meaning));
+  for (const Alias* alias : aliases()) {
+    out += fmt::format("| {} | {} | {} |\n", code(alias->name), code(alias->key),
+                       table_cell(alias->meaning.empty() ? "the same" : alias->meaning));
   }
   out +=
       "\nSome values have other names too: `adapter: qlora` is lora with an nf4 base; `optim` takes paged_adamw_8bit "
@@ -61,16 +60,13 @@ std::string alias_section() {
   return out;
 }
 
-std::string foreign_section() {
+std::string refused_section() {
   std::string out = "\n## Names that are refused\n\n| Name | Why, and what to use |\n|---|---|\n";
-  for (const auto& foreign : refused_keys())
-    out += fmt::format("| {} | {} |\n", code(foreign.name), table_cell(foreign.reason));
-  out += "\nAccepted without effect:";
-  for (const auto& idle : idle_keys()) out += fmt::format(" `{}`,", idle.name);
-  out.back() = '.';
+  for (const RefusedName& key : refused_names())
+    out += fmt::format("| {} | {} |\n", code(key.name), table_cell(key.reason));
   return out +
-         " So are all keys of Axolotl, LLaMA-Factory and TRL that cannot change a result; `lora-train convert` "
-         "([convert.md](convert.md)) makes a profile from their files.\n";
+         "\nSo are all other keys of Axolotl, LLaMA-Factory and TRL: `lora-train convert` ([convert.md](convert.md)) "
+         "makes a profile from their files.\n";
 }
 
 const char* const kIntroduction =
@@ -94,13 +90,6 @@ const char* const kIntroduction =
     "the home folder.\n"
     "- `lora-train check FILE` prints every value and where it came from; `check --schema` prints a JSON Schema for "
     "editors.\n";
-
-Value map_value(std::vector<Value::Member> members) {
-  Value value;
-  value.kind = Value::Kind::kMap;
-  value.members = std::move(members);
-  return value;
-}
 
 Value of_types(const std::vector<const char*>& names) {
   std::vector<Value> types;
@@ -162,31 +151,20 @@ std::vector<std::string> profile_keys() { return field_names(); }
 
 std::vector<KnownName> known_names() {
   std::vector<KnownName> names;
-  for (const auto& group : field_groups()) {
-    for (const Field& field : group.fields) {
-      names.push_back({field.name, field.values.starts_with("true | false"), /*is_foreign=*/false, field.takes_commas});
-    }
+  for (const Field* field : all_fields())
+    names.push_back({field->name, field->values.starts_with("true | false"), field->takes_commas});
+  for (const Alias* alias : aliases()) {
+    names.push_back({alias->name, alias->meaning.starts_with("true = "),
+                     alias->meaning.empty() && find_field(alias->key)->takes_commas});
   }
-  for (const Alias& alias : aliases()) {
-    const Field* const field = alias.meaning.empty() ? find_field(alias.key) : nullptr;
-    names.push_back({alias.name, alias.meaning.starts_with("true = "), /*is_foreign=*/false,
-                     field != nullptr && field->takes_commas});
-  }
-  for (const auto* const table : {&refused_keys(), &idle_keys()}) {
-    for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
-  }
-  std::set<std::string> taken;
-  for (const KnownName& known : names) taken.insert(known.name);
-  for (const std::string& name : other_tools().keys()) {
-    if (taken.insert(name).second) names.push_back({name, /*is_switch=*/false, /*is_foreign=*/true});
-  }
+  for (const RefusedName& key : refused_names()) names.push_back({key.name, key.is_switch});
   return names;
 }
 
 std::string profile_reference_markdown() {
   std::string out = kIntroduction;
   for (const auto& group : field_groups()) out += group_section(group);
-  return out + alias_section() + foreign_section();
+  return out + alias_section() + refused_section();
 }
 
 std::string keys_table(const std::string& filter) {
@@ -204,8 +182,9 @@ std::string keys_table(const std::string& filter) {
 
 std::string other_names_table(const std::string& filter) {
   std::string out;
-  for (const Alias& alias : aliases()) {
-    if (alias.name.find(filter) != std::string::npos) out += "  " + alias.name + ": is read as " + alias.key + "\n";
+  for (const Alias* alias : aliases()) {
+    if (alias->name.find(filter) != std::string::npos)
+      out += fmt::format("  {}: is read as {}\n", alias->name, alias->key);
   }
   return out.empty() ? out : "Names of other trainers\n" + out;
 }
@@ -215,14 +194,12 @@ std::string keys_json(const std::string& filter) {
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       if (field.name.find(filter) == std::string::npos) continue;
-      Value line;
-      line.kind = Value::Kind::kMap;
-      line.members = {{"key", text_value(field.name)},
-                      {"group", text_value(group.title)},
-                      {"default", text_value(default_of(field))},
-                      {"values", text_value(field.values)},
-                      {"help", text_value(field.help)},
-                      {"on_resume", text_value(resume_text(field.on_resume))}};
+      const Value line = map_value({{"key", text_value(field.name)},
+                                    {"group", text_value(group.title)},
+                                    {"default", text_value(default_of(field))},
+                                    {"values", text_value(field.values)},
+                                    {"help", text_value(field.help)},
+                                    {"on_resume", text_value(resume_text(field.on_resume))}});
       out += to_json_text(line) + "\n";
     }
   }
@@ -233,16 +210,10 @@ std::string profile_schema() {
   std::vector<Value::Member> properties = {
       {"extends",
        map_value({{"description", text_value("Another profile, or a list of them, that this one builds on.")}})}};
-  for (const auto& group : field_groups()) {
-    for (const auto& field : group.fields) properties.push_back({field.name, property_of(field)});
-  }
-  for (const auto& alias : aliases()) {
-    properties.push_back({alias.name, map_value({{"description", text_value("Another name of " + alias.key + ".")},
-                                                 {"deprecated", bool_value(true)}})});
-  }
-  for (const auto& idle : idle_keys()) {
-    properties.push_back({idle.name, map_value({{"description", text_value("Without effect: " + idle.reason + ".")},
-                                                {"deprecated", bool_value(true)}})});
+  for (const Field* field : all_fields()) properties.push_back({field->name, property_of(*field)});
+  for (const Alias* alias : aliases()) {
+    properties.push_back({alias->name, map_value({{"description", text_value("Another name of " + alias->key + ".")},
+                                                  {"deprecated", bool_value(true)}})});
   }
   return to_json_text(map_value({{"$schema", text_value("http://json-schema.org/draft-07/schema#")},
                                  {"title", text_value("lora-train profile")},

@@ -71,6 +71,25 @@ std::string flow_text(const std::string& text) {
   return is_safe_plain(escaped) ? escaped : quoted(escaped);
 }
 
+/// `value` in one line, with `text_of` and `key_of` for texts and keys.
+std::string written(const Value& value, const auto& text_of, const auto& key_of) {
+  std::vector<std::string> parts;
+  switch (value.kind) {
+    case Value::Kind::kNull: return "null";
+    case Value::Kind::kBool:
+    case Value::Kind::kNumber: return value.text;
+    case Value::Kind::kText: return text_of(value.text);
+    case Value::Kind::kList:
+      for (const auto& item : value.items) parts.push_back(written(item, text_of, key_of));
+      return fmt::format("[{}]", join(parts));
+    case Value::Kind::kMap:
+      for (const auto& [key, member] : value.members)
+        parts.push_back(fmt::format("{}: {}", key_of(key), written(member, text_of, key_of)));
+      return fmt::format("{{{}}}", join(parts));
+  }
+  return {};
+}
+
 std::string item_problem(const Value& list, std::size_t index) {
   return fmt::format("there is no item {}: the list has {}. [+] appends one.", index, list.items.size());
 }
@@ -321,43 +340,18 @@ Value list_value(std::vector<Value> items) {
   return value;
 }
 
-std::string to_flow_yaml(const Value& value) {
-  std::string out;
-  switch (value.kind) {
-    case Value::Kind::kNull: return "null";
-    case Value::Kind::kBool:
-    case Value::Kind::kNumber: return value.text;
-    case Value::Kind::kText: return flow_text(value.text);
-    case Value::Kind::kList:
-      for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_flow_yaml(item);
-      return fmt::format("[{}]", out);
-    case Value::Kind::kMap:
-      for (const auto& [key, member] : value.members) {
-        out += (out.empty() ? "" : ", ") + (is_safe_plain(key) ? key : quoted(key)) + ": " + to_flow_yaml(member);
-      }
-      return fmt::format("{{{}}}", out);
-  }
-  return out;
+Value map_value(std::vector<Value::Member> members) {
+  Value value;
+  value.kind = Value::Kind::kMap;
+  value.members = std::move(members);
+  return value;
 }
 
-std::string to_json_text(const Value& value) {
-  std::string out;
-  switch (value.kind) {
-    case Value::Kind::kNull: return "null";
-    case Value::Kind::kBool:
-    case Value::Kind::kNumber: return value.text;
-    case Value::Kind::kText: return quoted(value.text);
-    case Value::Kind::kList:
-      for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_json_text(item);
-      return fmt::format("[{}]", out);
-    case Value::Kind::kMap:
-      for (const auto& [key, member] : value.members) {
-        out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", quoted(key), to_json_text(member));
-      }
-      return fmt::format("{{{}}}", out);
-  }
-  return out;
+std::string to_flow_yaml(const Value& value) {
+  return written(value, flow_text, [](const std::string& key) { return is_safe_plain(key) ? key : quoted(key); });
 }
+
+std::string to_json_text(const Value& value) { return written(value, quoted, quoted); }
 
 std::optional<std::vector<PathStep>> parse_setting_path(const std::string& path) {
   std::vector<PathStep> steps;
@@ -393,11 +387,9 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
     if (root.is_null()) root.kind = Value::Kind::kMap;
     // `datasets: [a.jsonl]` names a path without a map around it.
     if (root.is_scalar()) {
-      Value map;
-      map.kind = Value::Kind::kMap;
-      map.place = root.place;
-      map.members.push_back({"path", root});
-      root = std::move(map);
+      const Place place = root.place;
+      root = map_value({{"path", root}});
+      root.place = place;
     }
     if (!root.is_map()) return fmt::format(".{}: this is a list. Use [0] or [+] first.", step.name);
     Value* member = root.find(step.name);

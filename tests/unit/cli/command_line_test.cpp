@@ -128,6 +128,18 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
   EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
 }
 
+TEST(ProfileFlags, AKeyOfAnotherToolIsNoFlag) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  try {
+    parser.parse({"--deepspeed", "ds.json", "lora_r=8"});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.where(), "--deepspeed");
+    EXPECT_NE(error.message().find("is a key of Axolotl: run `lora-train convert FILE`."), std::string::npos);
+  }
+}
+
 TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {});

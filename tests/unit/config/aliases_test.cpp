@@ -59,23 +59,23 @@ std::string sample_value(const std::string& key) {
 TEST(Aliases, EachStandsForAKnownKeyAndIsNoKeyItself) {
   std::set<std::string> seen;
   ASSERT_GT(aliases().size(), 90u);
-  for (const auto& alias : aliases()) {
-    EXPECT_NE(find_field(alias.key), nullptr) << alias.name;
-    EXPECT_EQ(find_field(alias.name), nullptr) << alias.name;
-    EXPECT_TRUE(seen.insert(alias.name).second) << alias.name << " twice";
+  for (const Alias* alias : aliases()) {
+    EXPECT_EQ(find_field(alias->name), nullptr) << alias->name;
+    EXPECT_TRUE(seen.insert(alias->name).second) << alias->name << " twice";
+    for (const auto& [key, value] : alias->rewrite(text_value("true")).entries)
+      EXPECT_NE(find_field(key), nullptr) << alias->name;
   }
-  for (const auto* table : {&refused_keys(), &idle_keys()}) {
-    for (const auto& foreign : *table) {
-      EXPECT_EQ(find_field(foreign.name), nullptr) << foreign.name;
-      EXPECT_TRUE(seen.insert(foreign.name).second) << foreign.name << " twice";
-    }
+  for (const RefusedName& refused : refused_names()) {
+    EXPECT_EQ(find_field(refused.name), nullptr) << refused.name;
+    EXPECT_TRUE(seen.insert(refused.name).second) << refused.name << " twice";
   }
 }
 
 TEST(Aliases, OtherNamesGiveTheSameProfileWithOneNote) {
   ProfileText files;
   int count = 0;
-  for (const auto& alias : aliases()) {
+  for (const Alias* each : aliases()) {
+    const Alias& alias = *each;
     if (!alias.meaning.empty()) continue;
     ++count;
     const std::string value = sample_value(alias.key);
@@ -216,42 +216,47 @@ TEST(Aliases, WrongWordsAreRefusedWithTheKey) {
   EXPECT_NE(files.error("load_in_4bit: 4\n").find("load_in_4bit: got 4, expected true or false."), std::string::npos);
 }
 
-TEST(ForeignKeys, EachIsRefusedWithItsReasonUnlessHarmless) {
+TEST(RefusedNames, EachHasItsReasonUnlessHarmless) {
   ProfileText files;
-  ASSERT_GT(refused_keys().size(), 30u);
-  for (const auto& foreign : refused_keys()) {
-    EXPECT_EQ(files.error(foreign.name + ": something\n"), "profile.yaml:1: " + foreign.name + ": " + foreign.reason);
-    EXPECT_EQ(files.load(foreign.name + ": false\n").notes.size(), 1u) << foreign.name;
-    EXPECT_EQ(files.load(foreign.name + ": null\n").notes.size(), 1u) << foreign.name;
+  for (const RefusedName& refused : refused_names()) {
+    EXPECT_EQ(files.error(refused.name + ": something\n"), "profile.yaml:1: " + refused.name + ": " + refused.reason);
+    EXPECT_EQ(files.load(refused.name + ": false\n").notes.size(), 1u) << refused.name;
+    EXPECT_EQ(files.load(refused.name + ": null\n").notes.size(), 1u) << refused.name;
   }
   EXPECT_NE(files.error("fp16: true\n").find("Use precision: bf16."), std::string::npos);
-  EXPECT_EQ(files.load("bnb_4bit_quant_type: nf4\n").notes.size(), 1u);
+  EXPECT_EQ(files.load("quant_type: nf4\n").notes.size(), 1u);
 }
 
-TEST(ForeignKeys, AFlagOfAnAdapterKindIsReadOnceTheKindIsBuilt) {
-  ProfileText files;
-  for (const auto& kind : flagged_kinds()) {
-    for (const std::string& name : {"use_" + kind, "peft_use_" + kind}) {
-      if (from_string<AdapterKind>(kind)) {
-        EXPECT_EQ(to_string(files.load(name + ": true\n").profile.adapter.kind), kind);
-      } else {
-        EXPECT_EQ(
-            files.error(name + ": true\n"),
-            "profile.yaml:1: " + name + ": this kind of adapter is not supported. Remove it, or set use_rslora: true.");
-      }
-      EXPECT_EQ(files.load(name + ": false\n").profile.adapter.kind, AdapterKind::kLora);
-    }
+std::string message_of(ProfileSources sources) {
+  sources.needs_model = sources.needs_datasets = true;
+  sources.tool_of_key = [](const std::string& key) { return key.starts_with("theirs") ? "Theirs" : ""; };
+  Findings findings;
+  load_profile(sources, findings);
+  try {
+    findings.throw_mistakes();
+  } catch (const ConfigError& error) {
+    return error.what();
   }
+  return {};
 }
 
-TEST(ForeignKeys, IdleOnesAreNoted) {
+TEST(ForeignKeys, AFileWithKeysOfAnotherToolIsToldSoOnce) {
   ProfileText files;
-  for (const auto& idle : idle_keys()) {
-    const LoadedProfile loaded = files.load(idle.name + ": true\n");
-    ASSERT_EQ(loaded.notes.size(), 1u) << idle.name;
-    EXPECT_NE(loaded.notes[0].find(idle.reason), std::string::npos) << idle.name;
-    EXPECT_EQ(to_yaml(loaded.profile), to_yaml(Profile{})) << idle.name;
-  }
+  ProfileSources sources;
+  sources.profiles = {files.write("one.yaml", "lora_r: 8\ntheirs: 1\ntheirs_too: null\n")};
+  const std::string file = sources.profiles.front();
+  EXPECT_EQ(message_of(sources), file + ":2: theirs is a key of Theirs: run `lora-train convert " + file + "`.");
+  files.write("one.yaml",
+              "lora_r: 8\ntheirs1: 1\ntheirs2: 1\ntheirs3: 1\ntheirs4: 1\ntheirs5: 1\ntheirs6: 1\nlora_rr: 1\n");
+  const std::string message = message_of(sources);
+  EXPECT_TRUE(message.starts_with(file +
+                                  ":2: theirs1, theirs2, theirs3, theirs4 and 2 more are keys of Theirs: run "
+                                  "`lora-train convert " +
+                                  file + "`.\n" + file + ":8: lora_rr: unknown key."))
+      << message;
+  sources.profiles.clear();
+  sources.overrides = {parse_override("theirs=1")};
+  EXPECT_NE(message_of(sources).find("is a key of Theirs: run `lora-train convert FILE`."), std::string::npos);
 }
 
 }  // namespace

@@ -25,11 +25,10 @@ std::string profile_schema();
 /// Names of all keys, in the order of docs/profile.md.
 std::vector<std::string> profile_keys();
 
-/// A name that a profile may set: a key, an alias, or a key of another trainer that load_profile explains.
+/// A name that a profile may set: a key, an alias, or a name that is refused with its reason.
 struct KnownName {
   std::string name;
   bool is_switch = false;     ///< true | false
-  bool is_foreign = false;    ///< only Axolotl, LLaMA-Factory or TRL has it, so it is never suggested
   bool takes_commas = false;  ///< a list that may be written "a,b"
 };
 std::vector<KnownName> known_names();

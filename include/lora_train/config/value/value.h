@@ -44,6 +44,7 @@ Value integer_value(long long value);
 Value number_value(double value);
 Value text_value(std::string text);
 Value list_value(std::vector<Value> items);
+Value map_value(std::vector<Value::Member> members);
 
 /// `value` as YAML in one line (flow style), with quotes where they are needed.
 std::string to_flow_yaml(const Value& value);
