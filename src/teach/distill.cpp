@@ -40,15 +40,22 @@ std::optional<double> total_cost(const DistillRecord& record) {
   return sum(record.teacher.cost_usd, record.training_cost_usd);
 }
 
+struct CountField {
+  const char* name;  ///< in distill.json
+  std::int64_t TeacherPhase::*member;
+};
+constexpr CountField kCounts[] = {{"answers", &TeacherPhase::answers},
+                                  {"rows", &TeacherPhase::examples},
+                                  {"heldout_rows", &TeacherPhase::held_out_examples},
+                                  {"prompt_tokens", &TeacherPhase::prompt_tokens},
+                                  {"completion_tokens", &TeacherPhase::completion_tokens}};
+
 Json as_json(const TeacherPhase& phase) {
-  return {{"teacher", phase.teacher},
-          {"answers", phase.answers},
-          {"rows", phase.examples},
-          {"heldout_rows", phase.held_out_examples},
-          {"prompt_tokens", phase.prompt_tokens},
-          {"completion_tokens", phase.completion_tokens},
-          {"seconds", phase.seconds},
-          {"cost_usd", or_null(phase.cost_usd)}};
+  Json json = {{"teacher", phase.teacher}};
+  for (const auto& [name, member] : kCounts) json[name] = phase.*member;
+  json["seconds"] = phase.seconds;
+  json["cost_usd"] = or_null(phase.cost_usd);
+  return json;
 }
 
 std::string cost_in_words(const std::optional<double>& cost) {
@@ -226,11 +233,8 @@ class TeacherRun {
   void add_up(double seconds) {
     TeacherPhase& phase = record_.teacher;
     phase.seconds = earlier_.seconds + seconds;
-    const TokenPrices& prices = request_.teach.prices;
-    if (prices.prompt || prices.completion) {
-      phase.cost_usd = (static_cast<double>(phase.prompt_tokens) * prices.prompt.value_or(0) +
-                        static_cast<double>(phase.completion_tokens) * prices.completion.value_or(0)) /
-                       1e6;
+    if (const auto cost = request_.teach.prices.cost(phase)) {
+      phase.cost_usd = cost;
       return;
     }
     const bool is_here = server_.is_started() || !profile_.teacher.is_server();
@@ -275,11 +279,7 @@ TeacherPhase read_teacher_phase(const fs::path& output_dir) {
   try {
     const Json& teacher = record.at("teacher");
     phase.teacher = teacher.at("teacher");
-    phase.answers = teacher.at("answers");
-    phase.examples = teacher.at("rows");
-    phase.held_out_examples = teacher.at("heldout_rows");
-    phase.prompt_tokens = teacher.at("prompt_tokens");
-    phase.completion_tokens = teacher.at("completion_tokens");
+    for (const auto& [name, member] : kCounts) phase.*member = teacher.at(name);
     phase.seconds = teacher.at("seconds");
     if (!teacher.at("cost_usd").is_null()) phase.cost_usd = teacher.at("cost_usd").get<double>();
   } catch (const Json::exception&) {
