@@ -53,10 +53,10 @@ class ConfigReader {
 
   /// Throws FormatError at "file: prefix.key". With arguments, `what` is the format of fmt::format.
   [[noreturn]] void reject(const std::string& key, const std::string& what) const;
-  template <class... Args>
-  requires(sizeof...(Args) > 0)
-      [[noreturn]] void reject(const std::string& key, fmt::format_string<Args...> what, Args&&... args) const {
-    reject(key, fmt::format(what, std::forward<Args>(args)...));
+  template <class First, class... Rest>
+  [[noreturn]] void reject(const std::string& key, fmt::format_string<First, Rest...> what, First&& first,
+                           Rest&&... rest) const {
+    reject(key, fmt::format(what, std::forward<First>(first), std::forward<Rest>(rest)...));
   }
 
  private:
