@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 IN_COMMENT = re.compile(r"(?<![\w./<>-])((?:\w+/)*\w+\.(?:h|cpp|cu))\b")
-OF_OTHERS = {"cuda.h", "nvml.h", "llama.h", "histedit.h", "cudnn_frontend.h", "microhttpd.h"}
+OF_OTHERS = {"cuda.h", "nvml.h", "llama.h", "llama.cpp", "histedit.h", "cudnn_frontend.h", "microhttpd.h"}
 
 
 def without_blocks(file):

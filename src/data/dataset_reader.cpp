@@ -23,24 +23,15 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxShownBadExamples = 9;  // in addition to the first
 
-// The examples of a block after tokenising, in flat buffers.
+// An example after tokenising; `raw` has its place, without the value, and why it is dropped or ends the run.
+struct EncodedExample {
+  RawExample raw;
+  EncodedSample sample = {};
+};
+
 struct EncodedBlock {
-  struct Example {
-    std::uint64_t line = 0;
-    std::size_t num_tokens = 0;
-    std::string bad_where, bad_message;  // for an example that is dropped or ends the run
-    std::string not_rendered, empty_answer;
-    std::size_t element = 0;  // RawExample::element
-    bool is_bad = false, has_weights = false;
-    std::int64_t soft_width = 0;
-    std::size_t num_soft = 0;
-  };
   std::size_t file = 0;
-  std::vector<Example> examples;
-  std::vector<std::int32_t> ids, labels;
-  std::vector<float> weights;  // for the examples that have weights
-  std::vector<std::int32_t> soft_ids;
-  std::vector<float> soft_log_probs;
+  std::vector<EncodedExample> examples = {};
 };
 
 struct FileBlock {
@@ -181,12 +172,9 @@ class DatasetReader {
   void decide_layout() {
     type_ = spec_.type;
     std::string reason = "type: " + to_string(spec_.type);
-    FileBlocks blocks(files_);
-    for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
-      throw_if_stop_requested();
-      for (const RawExample& example : parse_examples(std::move(block->examples))) {
-        if (!example.is_bad && detect(example.value, reason)) break;
-      }
+    for (std::size_t i = 0; i < files_.size() && type_ == DatasetType::kAuto; ++i) {
+      for_each_example(files_[i],
+                       [&](RawExample&& example) { return example.is_bad || !detect(example.value, reason); });
     }
     if (type_ != DatasetType::kAuto) {
       check_loss_on(type_, options_.encode);
@@ -207,75 +195,45 @@ class DatasetReader {
   }
 
   EncodedBlock encode(FileBlock&& block) const {
-    EncodedBlock out;
-    out.file = block.file;
+    EncodedBlock out{block.file};
     for (RawExample& raw : parse_examples(std::move(block.examples))) {
       throw_if_stop_requested();
-      EncodedBlock::Example example;
-      example.line = raw.line;
-      example.element = raw.element;
-      if (raw.is_bad) {
-        example.is_bad = true;
-        example.bad_where = std::move(raw.where);
-        example.bad_message = std::move(raw.message);
-      } else {
-        encode_example(raw.value, example, out);
+      EncodedExample& example = out.examples.emplace_back(EncodedExample{std::move(raw)});
+      if (!example.raw.is_bad) encode(example);
+      example.raw.value = nullptr;
+      // A line number does not identify an example if other examples share the line.
+      for (std::string* text : {&example.raw.message, &example.sample.not_rendered, &example.sample.empty_answer}) {
+        if (!text->empty()) *text = element_prefix(example.raw.element) + *text;
       }
-      if (example.is_bad && example.bad_where.empty()) example.bad_where = place_of(out, example);
-      if (example.element > 0) name_element(example);
-      out.examples.push_back(std::move(example));
     }
     return out;
   }
 
-  // A line number does not identify an example if other examples share the line.
-  static void name_element(EncodedBlock::Example& example) {
-    for (std::string* message : {&example.bad_message, &example.not_rendered, &example.empty_answer}) {
-      if (!message->empty()) *message = element_prefix(example.element) + *message;
-    }
-  }
-
-  std::string place_of(const EncodedBlock& block, const EncodedBlock::Example& example) const {
-    return fmt::format("{}:{}", files_[block.file], example.line);
-  }
-
-  void encode_example(const Json& value, EncodedBlock::Example& example, EncodedBlock& out) const {
+  void encode(EncodedExample& example) const {
+    const Json& value = example.raw.value;
     try {
       const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
-      EncodedSample sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
+      example.sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
       if (logprobs != nullptr && options_.encode.teacher != nullptr)
-        add_soft_labels(*logprobs, *options_.encode.teacher, sample);
-      example.num_tokens = sample.ids.size();
-      example.not_rendered = std::move(sample.not_rendered);
-      example.empty_answer = std::move(sample.empty_answer);
-      out.ids.insert(out.ids.end(), sample.ids.begin(), sample.ids.end());
-      out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
-      example.has_weights = !sample.weights.empty();
-      out.weights.insert(out.weights.end(), sample.weights.begin(), sample.weights.end());
-      example.soft_width = sample.soft_width;
-      example.num_soft = sample.soft_ids.size();
-      out.soft_ids.insert(out.soft_ids.end(), sample.soft_ids.begin(), sample.soft_ids.end());
-      out.soft_log_probs.insert(out.soft_log_probs.end(), sample.soft_log_probs.begin(), sample.soft_log_probs.end());
+        add_soft_labels(*logprobs, *options_.encode.teacher, example.sample);
     } catch (const DataError& error) {
-      example.is_bad = true;
-      example.bad_where = error.where();
-      example.bad_message = error.message();
+      example.raw.refuse(error.where().empty() ? example.raw.where : error.where(), error.message());
     }
   }
 
   // Also shows the next bad examples of the block, so that users need not find them one by one.
-  [[noreturn]] void refuse_bad_examples(const EncodedBlock& block, const EncodedBlock::Example& first) const {
+  [[noreturn]] void refuse_bad_examples(const EncodedBlock& block, const RawExample& first) const {
     std::string list;
     std::size_t others = 0;
     bool have_same_reason = true;
-    for (const EncodedBlock::Example& example : block.examples) {
+    for (const auto& [example, sample] : block.examples) {
       if (!example.is_bad || &example == &first) continue;
-      const bool is_same = example.bad_message == first.bad_message;
+      const bool is_same = example.message == first.message;
       have_same_reason = have_same_reason && is_same;
       if (++others <= kMaxShownBadExamples)
-        list += fmt::format("\n  {}: {}", example.bad_where, is_same ? "the same" : example.bad_message);
+        list += fmt::format("\n  {}: {}", example.where, is_same ? "the same" : example.message);
     }
     if (others > kMaxShownBadExamples) list += "\n  and " + count_of(others - kMaxShownBadExamples, "more bad example");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.examples.size();
@@ -284,39 +242,27 @@ class DatasetReader {
     const std::string advice = "\nFix " + std::string(others > 0 ? "them" : "it") +
                                ", or skip bad examples with on_bad_row: drop (and max_drop_fraction, if they are more "
                                "than 1%).";
-    throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
+    throw DataError(first.where, first.message + list + (are_all_bad ? "" : advice));
   }
 
   // Counts and stores the examples of a block; false when max_examples is reached.
   bool take(const EncodedBlock& block, TokenTableWriter& writer) {
-    std::size_t begin = 0, weights_begin = 0, soft_begin = 0;
-    for (const EncodedBlock::Example& example : block.examples) {
+    for (const auto& [raw, sample] : block.examples) {
       ++ledger_.total;
-      const std::string place = place_of(block, example);
-      if (example.is_bad) {
-        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_examples(block, example);
-        ledger_.add(LedgerReason::kBadRow, example.bad_where, example.bad_message);
+      if (raw.is_bad) {
+        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_examples(block, raw);
+        ledger_.add(LedgerReason::kBadRow, raw.where, raw.message);
         continue;
       }
-      if (!example.not_rendered.empty()) {
-        ledger_.add(LedgerReason::kNotRendered, place, example.not_rendered);
-      }
-      if (!example.empty_answer.empty()) {
-        ledger_.add(LedgerReason::kEmptyAnswer, place, example.empty_answer);
-      }
-      if (example.num_tokens == 0) {
-        ledger_.add(LedgerReason::kFullyMasked, place, element_prefix(example.element) + "the example is empty");
+      if (!sample.not_rendered.empty()) ledger_.add(LedgerReason::kNotRendered, raw.where, sample.not_rendered);
+      if (!sample.empty_answer.empty()) ledger_.add(LedgerReason::kEmptyAnswer, raw.where, sample.empty_answer);
+      if (sample.ids.empty()) {
+        ledger_.add(LedgerReason::kFullyMasked, raw.where, element_prefix(raw.element) + "the example is empty");
         continue;
       }
-      writer.append(std::span(block.ids).subspan(begin, example.num_tokens),
-                    std::span(block.labels).subspan(begin, example.num_tokens), static_cast<std::uint32_t>(block.file),
-                    example.line | std::uint64_t{example.element} << 32,
-                    std::span(block.weights).subspan(weights_begin, example.has_weights ? example.num_tokens : 0),
-                    {example.soft_width, std::span(block.soft_ids).subspan(soft_begin, example.num_soft),
-                     std::span(block.soft_log_probs).subspan(soft_begin, example.num_soft)});
-      begin += example.num_tokens;
-      weights_begin += example.has_weights ? example.num_tokens : 0;
-      soft_begin += example.num_soft;
+      writer.append(sample.ids, sample.labels, static_cast<std::uint32_t>(block.file),
+                    raw.line | std::uint64_t{raw.element} << 32, sample.weights,
+                    {sample.soft_width, sample.soft_ids, sample.soft_log_probs});
       if (options_.max_examples && writer.num_examples() >= *options_.max_examples) return false;
     }
     return true;

@@ -4,8 +4,8 @@
 #include <functional>
 #include <optional>
 
+#include "document_checks.h"
 #include "encode/encode_sample.h"
-#include "encode/stop_token_audit.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
@@ -20,24 +20,21 @@ namespace {
 constexpr std::int64_t kMostExamples = 20;
 
 /// Throws DataError, with its place, for a bad example.
-void look_at(const RawExample& example, const std::string& file, const DatasetSpec& spec,
-             const FirstExamplesOptions& options, FirstExamples& found) {
-  if (example.is_bad) throw DataError(example.where, example.message);
-  try {
+void look_at(const RawExample& example, const DatasetSpec& spec, const FirstExamplesOptions& options,
+             FirstExamples& found) {
+  use_example(example, [&](const Json& value) {
     if (found.type == DatasetType::kAuto) {
-      Detection detection = detect_layout(example.value, spec.field_map);
+      Detection detection = detect_layout(value, spec.field_map);
       found.type = detection.type;
       found.reason = std::move(detection.reason);
     }
-    if (spec.type == DatasetType::kAuto) check_same_layout(example.value, found.type, spec.field_map);
-    const Sample sample = parse_example(example.value, found.type, spec.field_map);
+    if (spec.type == DatasetType::kAuto) check_same_layout(value, found.type, spec.field_map);
+    const Sample sample = parse_example(value, found.type, spec.field_map);
     if (!options.is_model_known) return;
     const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
     check_loss_on(found.type, encode);
     encode_sample(sample, encode);
-  } catch (const DataError& error) {
-    throw DataError(fmt::format("{}:{}", file, example.line), element_prefix(example.element) + error.message());
-  }
+  });
 }
 
 bool is_short_line(const std::string& text) {
@@ -88,8 +85,8 @@ std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size
   std::vector<Json> examples;
   std::size_t num_read = 0;
   look_at_blocks(file, [&](ExampleBlock&& block) {
-    if (block.pieces.size() > most_examples - num_read) block.pieces.resize(most_examples - num_read);
-    num_read += block.pieces.size();
+    if (block.examples.size() > most_examples - num_read) block.examples.resize(most_examples - num_read);
+    num_read += block.examples.size();
     for (RawExample& example : parse_examples(std::move(block))) {
       if (!example.is_bad) examples.push_back(std::move(example.value));
     }
@@ -98,36 +95,23 @@ std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size
   return examples;
 }
 
-/// Calls visit(example) for each of the first examples, until it returns false.
-template <class Visit>
-void visit_first_examples(const std::filesystem::path& file, const Visit& visit) {
-  std::int64_t num_examples = 0;
-  const auto reader = ExampleReader::open(file);
-  for (auto block = reader->next(); block && num_examples < kMostExamples; block = reader->next()) {
-    for (const RawExample& example : parse_examples(std::move(*block))) {
-      if (num_examples++ == kMostExamples || !visit(example)) return;
-    }
-  }
-}
-
 }  // namespace
 
 FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
   check_field_map(spec.field_map);
-  const std::filesystem::path file = dataset_files(spec, options.use).front();
   FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
   std::optional<DataError> first_error;
   bool has_good_example = false;
-  visit_first_examples(file, [&](const RawExample& example) {
+  for_each_example(dataset_files(spec, options.use).front(), [&](RawExample&& example) {
     ++found.num_examples;
     try {
-      look_at(example, file.string(), spec, options, found);
+      look_at(example, spec, options, found);
       has_good_example = true;
     } catch (const DataError& error) {
       if (options.on_bad_row == OnBadRow::kError) throw;
       if (!first_error) first_error = error;
     }
-    return true;
+    return found.num_examples < kMostExamples;
   });
   if (!has_good_example && first_error) throw DataError(*first_error);
   if (options.is_model_known && is_chat(found.type))
@@ -139,11 +123,13 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
   std::optional<ShortPrompt> prompt;
   try {
     DatasetType type = spec.type;
-    visit_first_examples(dataset_files(spec, use).front(), [&](const RawExample& example) {
-      if (example.is_bad) return true;
-      if (type == DatasetType::kAuto) type = detect_layout(example.value, spec.field_map).type;
-      prompt = short_prompt_of(parse_example(example.value, type, spec.field_map));
-      return !prompt;
+    std::int64_t num_examples = 0;
+    for_each_example(dataset_files(spec, use).front(), [&](RawExample&& example) {
+      if (!example.is_bad) {
+        if (type == DatasetType::kAuto) type = detect_layout(example.value, spec.field_map).type;
+        prompt = short_prompt_of(parse_example(example.value, type, spec.field_map));
+      }
+      return !prompt && ++num_examples < kMostExamples;
     });
   } catch (const Error&) {  // training has already reported bad examples
   }
@@ -185,24 +171,17 @@ std::optional<std::size_t> count_examples(const std::filesystem::path& file) {
   if (!is_json_file(file)) return std::nullopt;
   std::size_t count = 0;
   look_at_blocks(file, [&](ExampleBlock&& block) {
-    count += block.pieces.size();
+    count += block.examples.size();
     return true;
   });
   return count;
 }
 
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text) {
-  const auto reader = ExampleReader::open(file);
-  while (auto block = reader->next()) {
-    for (const RawExample& example : parse_examples(std::move(*block))) {
-      if (example.is_bad) throw DataError(example.where, example.message);
-      try {
-        on_text(string_of(required(example.value, {}, "text"), "text"));
-      } catch (const DataError& error) {
-        throw DataError(fmt::format("{}:{}", file, example.line), error.message());
-      }
-    }
-  }
+  for_each_example(file, [&](RawExample&& example) {
+    use_example(example, [&](const Json& value) { on_text(string_of(required(value, {}, "text"), "text")); });
+    return true;
+  });
 }
 
 std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer,

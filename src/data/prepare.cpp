@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "dataset_reader.h"
-#include "document_filter.h"
+#include "document_checks.h"
 #include "encode/encode_sample.h"
-#include "encode/stop_token_audit.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"

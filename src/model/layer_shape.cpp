@@ -7,6 +7,82 @@
 
 namespace lora_train::model {
 
+// The blocks (block_shapes.h). D hidden, F ffn, H heads, K kv heads, E head size.
+
+namespace {
+
+using Shared = BufferShape::Shared;
+using Layout = BufferShape::Layout;
+constexpr ElementType kCompute = ElementType::kCompute, kFloat = ElementType::kFloat;
+
+ProjectionShape projection(std::int64_t in_features, bool has_bias, GradientColumns columns,
+                           std::vector<LinearShape> linears) {
+  ProjectionShape shape;
+  shape.in_features = in_features;
+  shape.has_bias = has_bias;
+  shape.gradient_columns = columns;
+  shape.linears = std::move(linears);
+  return shape;
+}
+
+/// A block of two projections, the second of which returns to the residual stream.
+BlockShape two_projections(BlockKind kind, const char* name, const ModelConfig& c, ProjectionShape in,
+                           ProjectionShape out) {
+  BlockShape block{kind, name, c.has_output_norms, {std::move(in), std::move(out)}, {}, {}, {}};
+  block.projections.back().output_scale = c.residual_multiplier;
+  return block;
+}
+
+/// What an output norm reads and saves: the last two of a block's saved buffers, and a gradient.
+void add_branch(const ModelConfig& c, BlockShape& block) {
+  const std::int64_t D = c.has_output_norms ? c.hidden_size : 0, last = std::ssize(block.projections) - 1;
+  block.saved.push_back({block.name + ".branch", D});
+  block.saved.push_back({block.name + ".branch_rstd", D > 0 ? 1 : 0, kFloat, Shared::kNever, Layout::kVector});
+  block.gradients.push_back({"d_branch", D, kCompute, Shared::kFull, Layout::kRows, last});
+}
+
+}  // namespace
+
+BlockShape attention::shape(const ModelConfig& c, std::int64_t) {
+  const std::int64_t D = c.hidden_size, E = c.head_dim, H = c.num_heads, K = c.num_kv_heads;
+  const std::int64_t qk = c.qk_norm ? H + K : 0;
+  BlockShape block = two_projections(
+      BlockKind::kAttention, "attention", c,
+      projection(D, c.qkv_bias, GradientColumns::kBesideOutput,
+                 {{"self_attn.q_proj", 0, H * E}, {"self_attn.k_proj", 0, K * E}, {"self_attn.v_proj", 0, K * E}}),
+      projection(H * E, c.o_bias, GradientColumns::kBesideOutput, {{"self_attn.o_proj", 0, D}}));
+  block.norms = {{"input_layernorm", D, 0},
+                 {"self_attn.q_norm", c.qk_norm ? E : 0, 1},
+                 {"self_attn.k_norm", c.qk_norm ? E : 0, 1},
+                 {"post_attention_layernorm", c.has_output_norms ? D : 0, 2}};
+  block.saved = {{"attention.normed", D, kCompute, Shared::kCheap, Layout::kRows, kQkv},
+                 {"attention.rstd", 1, kFloat, Shared::kFull, Layout::kVector},
+                 {"attention.qkv", (H + 2 * K) * E},
+                 {"attention.qk_raw", qk * E},
+                 {"attention.qk_rstd", qk, kFloat, Shared::kFull, Layout::kTokenLast},
+                 {"attention.out", H * E, kCompute, Shared::kFull, Layout::kRows, kO},
+                 {"attention.lse", H, kFloat}};
+  block.gradients = {{"d_qkv", (H + 2 * K) * E, kCompute, Shared::kFull, Layout::kRows, kQkv}};
+  add_branch(c, block);
+  return block;
+}
+
+BlockShape mlp::shape(const ModelConfig& c, std::int64_t, GradientColumns gate_up) {
+  const std::int64_t D = c.hidden_size, F = c.intermediate_size;
+  BlockShape block = two_projections(
+      BlockKind::kMlp, "mlp", c, projection(D, c.mlp_bias, gate_up, {{"mlp.gate_proj", 0, F}, {"mlp.up_proj", 0, F}}),
+      projection(F, c.mlp_bias, GradientColumns::kBesideOutput, {{"mlp.down_proj", 0, D}}));
+  block.norms = {{c.has_output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", D, 0},
+                 {"post_feedforward_layernorm", c.has_output_norms ? D : 0, 2}};
+  block.saved = {{"mlp.normed", D, kCompute, Shared::kCheap, Layout::kRows, kGateUp},
+                 {"mlp.rstd", 1, kFloat, Shared::kFull, Layout::kVector},
+                 {"mlp.gate_up", 2 * F, kCompute, Shared::kGateUp, Layout::kRows, BufferShape::kNoProjection, kGateUp},
+                 {"mlp.hidden", F, kCompute, Shared::kCheap, Layout::kRows, kDown}};
+  add_branch(c, block);
+  for (BufferShape& buffer : block.saved) buffer.is_tiled = buffer.shared != Shared::kNever;
+  return block;
+}
+
 std::string linear_path(std::int64_t layer, const std::string& linear) { return layer_prefix(layer) + linear; }
 
 std::string linear_path(const AdapterSpec& spec) { return linear_path(spec.layer, spec.linear); }

@@ -2,10 +2,7 @@
 # RoPE, init-model): no torch.
 set(LT_MODEL_CONFIG_SOURCES
   activation_plan.cpp layer_shape.cpp
-  blocks/block_shapes.cpp
-  families/config_reader.cpp families/gemma3.cpp families/granite.cpp
-  families/llama.cpp families/mistral.cpp families/model_config.cpp families/qwen2.cpp
-  families/qwen3.cpp families/registry.cpp families/rope_config.cpp
+  families/config_reader.cpp families/families.cpp families/model_config.cpp families/rope_config.cpp
   weights/expected_weights.cpp weights/init_model.cpp weights/linear_reader.cpp
   weights/stored_linear.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

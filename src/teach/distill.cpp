@@ -235,11 +235,8 @@ class TeacherRun {
   void add_up(double seconds) {
     TeacherPhase& phase = record_.teacher;
     phase.seconds = earlier_.seconds + seconds;
-    const TokenPrices& prices = request_.teach.prices;
-    if (prices.prompt || prices.completion) {
-      phase.cost_usd = (static_cast<double>(phase.prompt_tokens) * prices.prompt.value_or(0) +
-                        static_cast<double>(phase.completion_tokens) * prices.completion.value_or(0)) /
-                       1e6;
+    if (const auto cost = request_.teach.prices.cost(phase)) {
+      phase.cost_usd = cost;
       return;
     }
     const bool is_here = server_.is_started() || !profile_.teacher.is_server();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"
@@ -19,6 +20,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
 
 namespace lora_train::teach {
@@ -55,11 +57,6 @@ class JsonSchema {
 
 std::unique_ptr<TextPattern> pattern(const std::string& text, const char* flag) {
   return text.empty() ? nullptr : std::make_unique<TextPattern>(text, flag);
-}
-
-std::int64_t count_chars(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }
 
 /// Treats the typographic apostrophe that models like to write as the plain one.
@@ -111,10 +108,10 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
   if (options_.drop_cut) drop_where("cut at the token limit", [](const Candidate& c) { return c.is_cut; });
   if (const auto least = options_.min_chars)
     drop_where("shorter than " + count_of(*least, "character"),
-               [&](const Candidate& c) { return count_chars(c.text) < *least; });
+               [&](const Candidate& c) { return std::cmp_less(count_chars(c.text), *least); });
   if (const auto most = options_.max_chars)
     drop_where("longer than " + count_of(*most, "character"),
-               [&](const Candidate& c) { return count_chars(c.text) > *most; });
+               [&](const Candidate& c) { return std::cmp_greater(count_chars(c.text), *most); });
   if (parts.keep)
     drop_where("not matching " + options_.keep_matching, [&](const Candidate& c) { return !parts.keep->find(c.text); });
   if (parts.drop)

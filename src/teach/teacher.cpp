@@ -1,5 +1,6 @@
-#include "lora_train/teach/teacher.h"
+#include "teacher.h"
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/log.h"
@@ -12,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxShown = 300;
+constexpr int kTries = 3;  // for answers that cannot be used
 
 /// The server's message about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
 std::string said(const hub::Answer& answer) {
@@ -33,35 +35,42 @@ std::int64_t count_in(const Json& usage, const char* name) {
                                                                                       : 0;
 }
 
-/// The request for a question, as JSON.
-std::string request_body(const TeacherOptions& options, const Question& question) {
-  const SamplingOptions& sampling = options.sampling;
-  Json body = {{"model", options.model}};
-  body[options.is_raw ? "prompt" : "messages"] = Json::parse(question.prompt);
+}  // namespace
+
+Teacher::Teacher(std::string url, std::string model, const TeachRequest& request, const SamplingOptions& sampling)
+    : url_(std::move(url)), model_(std::move(model)), request_(request), sampling_(sampling) {
+  const char* const key = std::getenv("OPENAI_API_KEY");
+  if (key != nullptr) key_ = key;
+  while (url_.ends_with('/')) url_.pop_back();
+  if (model_.empty() || request_.top_logprobs > 0) read_models();
+}
+
+std::string Teacher::body_of(const Question& question) const {
+  Json body = {{"model", model_}};
+  body[request_.job.is_raw ? "prompt" : "messages"] = Json::parse(question.prompt);
   if (!question.tools.empty()) body["tools"] = Json::parse(question.tools);
-  body["max_tokens"] = options.max_tokens;
-  body["temperature"] = sampling.temperature;
-  if (sampling.top_p < 1) body["top_p"] = sampling.top_p;
-  if (sampling.top_k > 0) body["top_k"] = sampling.top_k;
-  if (sampling.min_p > 0) body["min_p"] = sampling.min_p;
+  body["max_tokens"] = request_.max_tokens;
+  body["temperature"] = sampling_.temperature;
+  if (sampling_.top_p < 1) body["top_p"] = sampling_.top_p;
+  if (sampling_.top_k > 0) body["top_k"] = sampling_.top_k;
+  if (sampling_.min_p > 0) body["min_p"] = sampling_.min_p;
   body["seed"] = question.seed & 0x7fffffffU;  // servers read it as a signed number
-  if (!options.stop.empty()) body["stop"] = options.stop;
-  if (options.top_logprobs > 0) {
-    if (options.is_raw) {
-      body["logprobs"] = options.top_logprobs;
+  if (!request_.stop.empty()) body["stop"] = request_.stop;
+  if (request_.top_logprobs > 0) {
+    if (request_.job.is_raw) {
+      body["logprobs"] = request_.top_logprobs;
     } else {
       body["logprobs"] = true;
-      body["top_logprobs"] = options.top_logprobs;
+      body["top_logprobs"] = request_.top_logprobs;
     }
-    if (options.asks_for_ids) body["return_tokens_as_token_ids"] = true;
+    if (asks_for_ids_) body["return_tokens_as_token_ids"] = true;
   }
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Reads a server's answer to a question. Throws NoAnswer, saying what is wrong with it.
-Answer parse_answer(const TeacherOptions& options, const std::string& body) {
+Answer Teacher::parse(const std::string& body) const {
   const auto fail = [&](const std::string& what) {
-    throw NoAnswer(options.url, fmt::format("{}: {}", what, repair_utf8(body.substr(0, kMaxShown))));
+    throw NoAnswer(url_, fmt::format("{}: {}", what, repair_utf8(body.substr(0, kMaxShown))));
   };
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) fail("the answer is not JSON");
@@ -69,7 +78,7 @@ Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   if (!choices.is_array() || choices.empty() || !choices[0].is_object()) fail("the answer has no choices");
   const Json& choice = choices[0];
   Answer answer;
-  if (options.is_raw) {
+  if (request_.job.is_raw) {
     if (!choice.contains("text") || !choice["text"].is_string()) fail("the answer has no choices[0].text");
     answer.message = choice["text"].dump();
   } else {
@@ -85,7 +94,7 @@ Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   }
   if (choice.contains("finish_reason") && choice["finish_reason"].is_string())
     answer.finish_reason = choice["finish_reason"];
-  if (options.top_logprobs > 0) {
+  if (request_.top_logprobs > 0) {
     if (!choice.contains("logprobs") || choice["logprobs"].is_null()) fail("the answer has no choices[0].logprobs");
     answer.logprobs = choice["logprobs"].dump();
   }
@@ -95,24 +104,17 @@ Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   return answer;
 }
 
-}  // namespace
-
-Teacher::Teacher(TeacherOptions options) : options_(std::move(options)) {
-  while (options_.url.ends_with('/')) options_.url.pop_back();
-  if (options_.model.empty() || options_.top_logprobs > 0) read_models();
-}
-
 Answer Teacher::ask(const Question& question) {
-  hub::Request wanted = request(options_.is_raw ? "/completions" : "/chat/completions");
+  hub::Request wanted = request(request_.job.is_raw ? "/completions" : "/chat/completions");
   wanted.method = "POST";
   wanted.headers.push_back({"Content-Type", "application/json"});
-  wanted.body = request_body(options_, question);
+  wanted.body = body_of(question);
   for (int tries = 1;; ++tries) {
     const std::string body = send(wanted, question.source);
     try {
-      return parse_answer(options_, body);
+      return parse(body);
     } catch (const NoAnswer& problem) {
-      if (tries >= options_.num_tries) throw NoAnswer(question.source, problem.message());
+      if (tries >= kTries) throw NoAnswer(question.source, problem.message());
       log_debug("{}: asking again: {}", question.source, problem.message());
     }
   }
@@ -120,9 +122,9 @@ Answer Teacher::ask(const Question& question) {
 
 hub::Request Teacher::request(const std::string& path) const {
   hub::Request request;
-  request.url = options_.url + path;
-  request.bearer = options_.key;
-  request.stall_timeout_s = options_.timeout_s;
+  request.url = url_ + path;
+  request.bearer = key_;
+  request.stall_timeout_s = request_.timeout_s;
   return request;
 }
 
@@ -158,11 +160,11 @@ void Teacher::read_models() {
   const Json json = Json::parse(send(wanted, where), nullptr, /*allow_exceptions=*/false);
   const Json models = json.is_object() ? json.value("data", Json()) : Json();
   const bool has_model = models.is_array() && !models.empty() && models[0].is_object();
-  options_.asks_for_ids = has_model && models[0].value("owned_by", Json()) == "vllm";
-  if (!options_.model.empty()) return;
+  asks_for_ids_ = has_model && models[0].value("owned_by", Json()) == "vllm";
+  if (!model_.empty()) return;
   if (!has_model || !models[0].contains("id") || !models[0]["id"].is_string())
     throw IoError(where, "the server lists no model; name one with --teacher-model");
-  options_.model = models[0]["id"];
+  model_ = models[0]["id"];
 }
 
 }  // namespace lora_train::teach

@@ -16,11 +16,10 @@
 
 namespace lora_train::teach {
 
-struct TeacherPhase {
+/// The totals are those of all calls that were not killed.
+struct TeacherPhase : TeachTotals {
   std::string teacher;  ///< URL or folder, safe to show
-  std::int64_t answers = 0, examples = 0, held_out_examples = 0, prompt_tokens = 0, completion_tokens = 0;
-  double seconds = 0;  ///< all calls that were not killed
-  std::optional<double> cost_usd = {};
+  std::int64_t examples = 0, held_out_examples = 0;
 };
 
 struct DistillRecord {

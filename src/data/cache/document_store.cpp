@@ -13,7 +13,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "table_lock.h"
+#include "token_cache.h"
 
 namespace lora_train::data {
 namespace {

@@ -11,6 +11,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/cache/document_store.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "read/example_format.h"
@@ -231,11 +232,7 @@ EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
     out.ids.push_back(*eos);
     out.labels.push_back(*eos);
   }
-  const auto bos = options.tokenizer->bos_id();
-  if (options.tokenizer->adds_bos() && bos && (out.ids.empty() || out.ids.front() != *bos)) {
-    out.ids.insert(out.ids.begin(), *bos);
-    out.labels.insert(out.labels.begin(), kIgnoredLabel);
-  }
+  if (add_bos(*options.tokenizer, out.ids)) out.labels.insert(out.labels.begin(), kIgnoredLabel);
   return out;
 }
 
@@ -444,11 +441,17 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   return rendered.text;
 }
 
+bool add_bos(const tokenizer::Tokenizer& tokenizer, std::vector<std::int32_t>& ids) {
+  const auto bos = tokenizer.bos_id();
+  if (!tokenizer.adds_bos() || !bos || (!ids.empty() && ids.front() == *bos)) return false;
+  ids.insert(ids.begin(), *bos);
+  return true;
+}
+
 std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, const PromptOptions& options) {
   const tokenizer::Tokenizer& tokenizer = *options.tokenizer;
   std::vector<std::int32_t> ids = tokenizer.encode(text).ids;
-  const auto bos = tokenizer.bos_id();
-  if (!is_chat && tokenizer.adds_bos() && bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  if (!is_chat) add_bos(tokenizer, ids);
   if (ids.empty()) throw DataError("", "the prompt is empty: it has no tokens");
   return ids;
 }
@@ -469,11 +472,7 @@ std::int32_t TeacherVocabulary::id_of_text(const std::string& text) const {
 
 void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, EncodedSample& sample) {
   const std::vector<TeacherToken> tokens = read_tokens(logprobs, vocabulary);
-  const auto is_trained = [&](std::size_t i) { return sample.labels[i] != kIgnoredLabel; };
-  std::size_t end = sample.labels.size();
-  while (end > 0 && !is_trained(end - 1)) --end;
-  std::size_t begin = end;
-  while (begin > 0 && is_trained(begin - 1)) --begin;
+  const auto [begin, end] = answer_span(sample.labels);
   std::size_t num_equal = 0, width = 0;
   while (num_equal < tokens.size() && begin + num_equal < end &&
          tokens[num_equal].id == sample.ids[begin + num_equal]) {

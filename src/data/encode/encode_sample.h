@@ -66,6 +66,9 @@ ChatSample chat_of_example(const Json& example);
 /// with --raw or with two system messages, and what the template throws.
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options);
 
+/// Puts BOS first if the tokenizer adds one and it is not there; false if that changes nothing.
+bool add_bos(const tokenizer::Tokenizer& tokenizer, std::vector<std::int32_t>& ids);
+
 /// Ids of a prompt, at least one; non-chat text gets BOS if the tokenizer adds one.
 std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, const PromptOptions& options);
 

@@ -1,8 +1,9 @@
 #include "lora_train/data/encode/prompts.h"
 
+#include <functional>
+
 #include "encode_sample.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "read/example_format.h"
 #include "read/example_reader.h"
@@ -63,15 +64,14 @@ ChatSample question_of_example(const Json& example, const tokenizer::ChatTemplat
   return text != nullptr ? chat_of_user(string_of(*text, "text")) : without_answer(chat_of_example(example));
 }
 
-// Runs `make` and adds the place of the example to what it throws.
-template <typename Make>
-auto at_place(const std::string& source, Make make) {
-  try {
-    return make();
-  } catch (const DataError& error) {
-    const std::string inner = error.where().empty() ? "" : fmt::format(" ({})", error.where());
-    throw DataError(source, error.message() + inner);
-  }
+void read_all(const std::string& file, const std::function<void(const Json&, const std::string& source)>& add) {
+  bool is_empty = true;
+  for_each_example(file, [&](RawExample&& example) {
+    use_example(example, [&](const Json& value) { add(value, example.where); });
+    is_empty = false;
+    return true;
+  });
+  if (is_empty) throw DataError(file, "has no prompts; expected one line of JSON per prompt: {\"prompt\": \"...\"}");
 }
 
 }  // namespace
@@ -89,45 +89,21 @@ Prompt make_prompt_of_example(const std::string& example_json, const std::string
   return at_place(source, [&] { return prompt_of_example(inner_json(example_json, "example"), source, options); });
 }
 
-namespace {
-
-// Calls `take` with each example and its place.
-template <typename Take>
-void for_each_example(const std::string& file, Take take) {
-  const auto reader = ExampleReader::open(file);
-  while (auto block = reader->next()) {
-    throw_if_stop_requested();
-    for (const RawExample& example : parse_examples(std::move(*block))) {
-      if (example.is_bad) throw DataError(example.where, example.message);
-      const std::string source = fmt::format("{}:{}", file, example.line);
-      at_place(source, [&] { take(example.value, source); });
-    }
-  }
-}
-
-[[noreturn]] void refuse_empty(const std::string& file) {
-  throw DataError(file, "has no prompts; expected one line of JSON per prompt: {\"prompt\": \"...\"}");
-}
-
-}  // namespace
-
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
   std::vector<Prompt> prompts;
-  for_each_example(file, [&](const Json& example, const std::string& source) {
+  read_all(file, [&](const Json& example, const std::string& source) {
     prompts.push_back(prompt_of_example(example, source, options));
   });
-  if (prompts.empty()) refuse_empty(file);
   return prompts;
 }
 
 std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& prompt_template) {
   const auto parsed = prompt_template.empty() ? nullptr : tokenizer::ChatTemplate::parse(prompt_template, "--template");
   std::vector<ChatQuestion> questions;
-  for_each_example(file, [&](const Json& example, const std::string& source) {
+  read_all(file, [&](const Json& example, const std::string& source) {
     const ChatSample chat = question_of_example(example, parsed.get());
     questions.push_back({source, as_given(chat).dump(), chat.tools_json});
   });
-  if (questions.empty()) refuse_empty(file);
   return questions;
 }
 

@@ -8,7 +8,6 @@
 
 #include "encode_sample.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/read/dataset_files.h"
@@ -89,11 +88,7 @@ class ExampleEncoder {
     const auto first = std::find_if(encoding.offsets.begin(), encoding.offsets.end(), is_of_choice);
     Choice choice{std::move(encoding.ids), static_cast<std::size_t>(first - encoding.offsets.begin()),
                   static_cast<std::int64_t>(count_chars(text))};
-    const auto bos = tokenizer.bos_id();
-    if (!is_chat && tokenizer.adds_bos() && bos && choice.ids.front() != *bos) {
-      choice.ids.insert(choice.ids.begin(), *bos);
-      ++choice.num_prompt;
-    }
+    if (!is_chat && add_bos(tokenizer, choice.ids)) ++choice.num_prompt;
     if (choice.num_prompt == 0) throw DataError("", "the prompt is empty: it has no token before the choices");
     const auto num_tokens = static_cast<std::int64_t>(choice.ids.size());
     if (max_tokens_ > 0 && num_tokens > max_tokens_) {
@@ -122,21 +117,12 @@ ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_exam
   std::vector<std::string> files;
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
     files.push_back(path.string());
-    const auto reader = ExampleReader::open(path);
-    while (auto block = reader->next()) {
-      throw_if_stop_requested();
-      for (const RawExample& raw : parse_examples(std::move(*block))) {
-        if (max_examples && std::ssize(set.examples) == *max_examples) break;
-        if (raw.is_bad) throw DataError(raw.where, raw.message);
-        const std::string source = fmt::format("{}:{}", files.back(), raw.line);
-        try {
-          set.examples.push_back(encoder.encode(raw.value, source));
-        } catch (const DataError& error) {
-          throw DataError(source, error.message());
-        }
-        append_right_choice(set.examples.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
-      }
-    }
+    for_each_example(path, [&](RawExample&& raw) {
+      if (max_examples && std::ssize(set.examples) == *max_examples) return false;
+      set.examples.push_back(use_example(raw, [&](const Json& value) { return encoder.encode(value, raw.where); }));
+      append_right_choice(set.examples.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
+      return true;
+    });
   }
   if (set.examples.empty()) throw DataError(spec.path, "has no examples");
   set.right.store.add(writer.finish("{}"), files);
@@ -170,30 +156,24 @@ class AnswerReader {
         with_choices_(with_choices),
         type_(spec.type) {}
 
-  AnswerExample read(const RawExample& raw, const std::string& source) {
-    if (raw.is_bad) throw DataError(raw.where, raw.message);
-    try {
-      if (type_ == DatasetType::kAuto) type_ = detect_layout(raw.value, spec_.field_map).type;
-      check_loss_on(type_, options_);
-      EncodedSample sample = encode_sample(parse_example(raw.value, type_, spec_.field_map), options_);
-      const auto [begin, end] = answer_span(sample.labels);
-      if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
-      if (begin == 0) {
-        throw DataError(
-            "",
-            "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 for the "
-            "tokens of the prompt");
-      }
-      AnswerExample example{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
-      if (with_choices_ && !example.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
-        const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
-        example.choices = ExampleEncoder(prompts, spec_.field_map, max_tokens_)
-                              .encode(without_answer(raw.value, spec_.field_map), source);
-      }
-      return example;
-    } catch (const DataError& error) {
-      throw DataError(source, error.message());
+  AnswerExample read(const Json& value, const std::string& source) {
+    if (type_ == DatasetType::kAuto) type_ = detect_layout(value, spec_.field_map).type;
+    check_loss_on(type_, options_);
+    EncodedSample sample = encode_sample(parse_example(value, type_, spec_.field_map), options_);
+    const auto [begin, end] = answer_span(sample.labels);
+    if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
+    if (begin == 0) {
+      throw DataError("",
+                      "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 "
+                      "for the tokens of the prompt");
     }
+    AnswerExample example{source, std::move(sample.ids), begin, end, correct_of(value, spec_.field_map)};
+    if (with_choices_ && !example.correct && optional_field(value, spec_.field_map, "choices") != nullptr) {
+      const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
+      example.choices =
+          ExampleEncoder(prompts, spec_.field_map, max_tokens_).encode(without_answer(value, spec_.field_map), source);
+    }
+    return example;
   }
 
  private:
@@ -241,16 +221,11 @@ std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::op
   std::vector<AnswerExample> examples;
   const auto is_enough = [&] { return max_examples && std::ssize(examples) >= *max_examples; };
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
-    const auto reader = ExampleReader::open(path);
-    while (!is_enough()) {
-      auto block = reader->next();
-      if (!block) break;
-      throw_if_stop_requested();
-      for (const RawExample& raw : parse_examples(std::move(*block))) {
-        if (is_enough()) break;
-        examples.push_back(answers.read(raw, fmt::format("{}:{}", path.string(), raw.line)));
-      }
-    }
+    if (is_enough()) break;
+    for_each_example(path, [&](RawExample&& raw) {
+      examples.push_back(use_example(raw, [&](const Json& value) { return answers.read(value, raw.where); }));
+      return !is_enough();
+    });
   }
   if (examples.empty()) throw DataError(spec.path, "has no examples");
   return examples;

@@ -122,7 +122,7 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 namespace {
 
 /// Either rows, which are cut into steps, or documents, which are cut into steps and then packed.
-struct Epoch {
+struct EpochPlan {
   Rows rows;
   std::vector<std::uint32_t> documents;
 };
@@ -136,9 +136,7 @@ struct RunPlan::State {
   const DocumentStore& store;
   PlanOptions options;
   std::vector<std::uint32_t> lengths;
-  std::int64_t total_steps = 0;
-  // For the first epoch that is not empty.
-  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_of_rank = 0;
+  RunPlan::Epoch first;  // the first epoch that is not empty
 
   std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
   /// Steps before each epoch counted so far and before the next. Unused if is_even().
@@ -146,7 +144,7 @@ struct RunPlan::State {
 
   std::mutex mutex;
   int cached_epoch = -1;
-  std::shared_ptr<const Epoch> cached;
+  std::shared_ptr<const EpochPlan> cached;
 
   // Without shuffling and weights, all epochs are like the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
@@ -157,13 +155,14 @@ struct RunPlan::State {
   // True if all epochs have the same number of steps.
   bool is_even() const { return !epochs_differ() || (counts_documents() && options.ranges.empty()); }
 
-  std::shared_ptr<const Epoch> plan_of(int epoch) {
+  std::shared_ptr<const EpochPlan> plan_of(int epoch) {
     const std::lock_guard lock(mutex);
     const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
       cached.reset();  // so that memory never holds two epochs
-      cached = std::make_shared<const Epoch>(packs_steps() ? Epoch{{}, documents_of_epoch(options, lengths.size(), key)}
-                                                           : Epoch{rows_of_epoch(lengths, options, key), {}});
+      cached = std::make_shared<const EpochPlan>(packs_steps()
+                                                     ? EpochPlan{{}, documents_of_epoch(options, lengths.size(), key)}
+                                                     : EpochPlan{rows_of_epoch(lengths, options, key), {}});
       cached_epoch = key;
     }
     return cached;
@@ -179,7 +178,7 @@ struct RunPlan::State {
 
   void sum_up_first() {
     int epoch = 0;
-    while ((first_steps = count_steps_of(epoch, Keep::kRows)) == 0) {
+    while ((first.steps = count_steps_of(epoch, Keep::kRows)) == 0) {
       if (++epoch >= options.num_epochs.value_or(HUGE_VAL)) return;
     }
     const auto plan = plan_of(epoch);
@@ -191,35 +190,35 @@ struct RunPlan::State {
   }
 
   void sum_up_rows(const Rows& rows) {
-    first_rows = static_cast<std::int64_t>(rows.size());
-    first_documents = static_cast<std::int64_t>(rows.num_documents());
-    most_rows_of_rank = ceil_div(std::min(first_rows, options.global_batch_size), options.world_size);
+    first.rows = static_cast<std::int64_t>(rows.size());
+    first.documents = static_cast<std::int64_t>(rows.num_documents());
+    first.most_rows_of_rank = ceil_div(std::min(first.rows, options.global_batch_size), options.world_size);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       for (const std::uint32_t document : rows[r]) {
-        first_tokens += lengths[document];
+        first.tokens += lengths[document];
       }
     }
   }
 
-  void sum_up_steps(const Epoch& epoch) {
+  void sum_up_steps(const EpochPlan& epoch) {
     StopPoll stop_poll;
-    for (std::int64_t i = 0; i < first_steps; ++i) {
+    for (std::int64_t i = 0; i < first.steps; ++i) {
       stop_poll();
       const DocumentStep step = plan_document_step(documents_of_step(epoch, i), lengths, options, i);
-      first_rows += step.num_rows;
-      most_rows_of_rank = std::max(most_rows_of_rank, step.most_rows);
+      first.rows += step.num_rows;
+      first.most_rows_of_rank = std::max(first.most_rows_of_rank, step.most_rows);
     }
-    first_documents = static_cast<std::int64_t>(epoch.documents.size());
-    for (const std::uint32_t document : epoch.documents) first_tokens += lengths[document];
+    first.documents = static_cast<std::int64_t>(epoch.documents.size());
+    for (const std::uint32_t document : epoch.documents) first.tokens += lengths[document];
   }
 
   // The documents of step `i` of an epoch, from 0.
-  std::span<const std::uint32_t> documents_of_step(const Epoch& epoch, std::int64_t i) const {
+  std::span<const std::uint32_t> documents_of_step(const EpochPlan& epoch, std::int64_t i) const {
     const auto size = static_cast<std::size_t>(options.global_batch_size), begin = static_cast<std::size_t>(i) * size;
     return std::span(epoch.documents).subspan(begin, std::min(size, epoch.documents.size() - begin));
   }
 
-  StepPlan plan_packed_step(const Epoch& epoch, std::int64_t i) const {
+  StepPlan plan_packed_step(const EpochPlan& epoch, std::int64_t i) const {
     const auto documents = documents_of_step(epoch, i);
     DocumentStep packed = plan_document_step(documents, lengths, options, i);
     StepPlan plan;
@@ -271,7 +270,7 @@ struct RunPlan::State {
       return static_cast<std::int64_t>(std::ceil((num_epochs - whole) * static_cast<double>(steps) - 1e-9));
     };
     if (is_even()) {
-      const std::int64_t steps = first_steps;
+      const std::int64_t steps = first.steps;
       const double total = whole * static_cast<double>(steps);
       return total >= static_cast<double>(limit)
                  ? limit
@@ -287,17 +286,19 @@ struct RunPlan::State {
   }
 
   // Without num_epochs, epochs are counted only when reached: max_steps may be any number.
-  void count_steps() {
+  std::int64_t count_steps() {
     sum_up_first();
     const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
-    if (first_steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
+    std::int64_t total_steps = 0;
+    if (first.steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
       throw DataError("datasets", "these weights never choose an example; raise them or num_epochs");
     }
+    return total_steps;
   }
 
   bool ends_epoch(std::int64_t k) {
-    if (is_even()) return k % first_steps == 0;
+    if (is_even()) return k % first.steps == 0;
     count_epochs_to(k);
     const std::lock_guard lock(count_mutex);
     return std::binary_search(first_step.begin(), first_step.end(), k);
@@ -306,7 +307,7 @@ struct RunPlan::State {
   // The epoch that step k is in, and the steps before it.
   std::pair<int, std::int64_t> epoch_of(std::int64_t k) {
     if (is_even()) {
-      const std::int64_t steps = first_steps, epoch = (k - 1) / steps;
+      const std::int64_t steps = first.steps, epoch = (k - 1) / steps;
       if (epoch > INT32_MAX)
         throw ConfigError("max_steps", "step {} is in epoch {}; 2,147,483,648 is the last", k, epoch + 1);
       return {static_cast<int>(epoch), epoch * steps};
@@ -323,44 +324,23 @@ RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
   if (store.empty()) throw DataError("datasets", "no examples to train on");
   check_lengths(store, options.max_seq_len);
   state_ = std::make_unique<State>(store, options);
-  state_->count_steps();
+  total_steps_ = state_->count_steps();
+  first_ = state_->first;
+  first_.max_seq_len = options.max_seq_len;
 }
 
 RunPlan::~RunPlan() = default;
 RunPlan::RunPlan(RunPlan&&) noexcept = default;
 
-std::int64_t RunPlan::total_steps() const { return state_->total_steps; }
-
 std::int64_t RunPlan::steps_of_first_epoch() const {
-  return std::min(state_->total_steps, state_->epoch_of(1).first == 0 ? state_->first_steps : 0);
+  return std::min(total_steps_, state_->epoch_of(1).first == 0 ? first_.steps : 0);
 }
 
-bool RunPlan::ends_epoch(std::int64_t k) const { return k == state_->total_steps || state_->ends_epoch(k); }
-
-std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
-
-std::int64_t RunPlan::most_rows_of_rank() const { return state_->most_rows_of_rank; }
-
-double RunPlan::documents_per_step() const {
-  return static_cast<double>(state_->first_documents) / static_cast<double>(state_->first_steps);
-}
-
-double RunPlan::rows_per_step() const {
-  return static_cast<double>(state_->first_rows) / static_cast<double>(state_->first_steps);
-}
-
-double RunPlan::tokens_per_step() const {
-  return static_cast<double>(state_->first_tokens) / static_cast<double>(state_->first_steps);
-}
-
-double RunPlan::packing_efficiency() const {
-  return static_cast<double>(state_->first_tokens) /
-         (static_cast<double>(state_->first_rows) * static_cast<double>(state_->options.max_seq_len));
-}
+bool RunPlan::ends_epoch(std::int64_t k) const { return k == total_steps_ || state_->ends_epoch(k); }
 
 StepPlan RunPlan::step(std::int64_t k) const {
-  if (k < 1 || k > state_->total_steps) {
-    throw ShapeError("RunPlan::step", "step {} is not in 1..{}", k, state_->total_steps);
+  if (k < 1 || k > total_steps_) {
+    throw ShapeError("RunPlan::step", "step {} is not in 1..{}", k, total_steps_);
   }
   throw_if_stop_requested();
   const auto [epoch, steps_before] = state_->epoch_of(k);

@@ -13,13 +13,13 @@
 #include <system_error>
 #include <vector>
 
+#include "example_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/dataset_card.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
-#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {

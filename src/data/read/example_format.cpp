@@ -152,17 +152,23 @@ using tokenizer::Message;
 
 constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
 
+/// What other tools call our roles. ShareGPT files may use those that are `is_sharegpt`; the others serve advice.
 struct RoleName {
   std::string_view theirs, ours;
+  bool is_sharegpt = true;
 };
-constexpr std::array<RoleName, 8> kSharegptRoles = {{{"human", "user"},
-                                                     {"user", "user"},
-                                                     {"gpt", "assistant"},
-                                                     {"assistant", "assistant"},
-                                                     {"system", "system"},
-                                                     {"tool", "tool"},
-                                                     {"observation", "tool"},
-                                                     {"function_response", "tool"}}};
+constexpr std::array<RoleName, 12> kRoleNames = {{{"human", "user"},
+                                                  {"user", "user"},
+                                                  {"gpt", "assistant"},
+                                                  {"assistant", "assistant"},
+                                                  {"system", "system"},
+                                                  {"tool", "tool"},
+                                                  {"observation", "tool"},
+                                                  {"function_response", "tool"},
+                                                  {"bot", "assistant", false},
+                                                  {"model", "assistant", false},
+                                                  {"ai", "assistant", false},
+                                                  {"chatbot", "assistant", false}}};
 
 std::string at(const char* list, std::size_t i, const char* field) {
   return fmt::format("{}[{}]{}{}", list, i, *field == 0 ? "" : ".", field);
@@ -188,38 +194,28 @@ std::string mapped_role(const std::string& theirs, const FieldMap& map) {
 
 bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
 
-// Our role for another tool's name.
+// Our role for another tool's name; empty if it is not known.
 std::string our_role_of(const std::string& theirs) {
-  for (const std::string_view name : {"gpt", "bot", "model", "ai", "chatbot"}) {
-    if (theirs == name) return "assistant";
-  }
-  const auto found = std::ranges::find(kSharegptRoles, theirs, &RoleName::theirs);
-  return found == kSharegptRoles.end() ? "" : std::string(found->ours);
+  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
+  return found == kRoleNames.end() ? "" : std::string(found->ours);
 }
 
 // `list`: all messages of the example; names all unknown roles together.
-[[noreturn]] void refuse_role(const std::string& role, const std::string& field, const Json& list,
-                              const FieldMap& map) {
-  std::vector<std::string> unknown = {role}, entries;
-  for (const Json& message : list) {
-    const Json* const other = message.is_object() ? optional_field(message, map, "role") : nullptr;
-    if (other == nullptr || !other->is_string()) continue;
-    const auto name = other->get<std::string>();
-    if (!is_known_role(mapped_role(name, map)) && std::ranges::count(unknown, name) == 0) unknown.push_back(name);
-  }
-  std::string others;
+[[noreturn]] void refuse_role(const std::string& field, const Json& list, const FieldMap& map) {
+  std::vector<std::string> unknown, entries;
   std::set<std::string> named_roles;
-  for (const std::string& name : unknown) {
-    if (name != role) others += fmt::format("{}{}\"", others.empty() ? " (and so is \"" : ", \"", printable(name, 40));
-    const std::string ours = our_role_of(name);
+  for (const Json& message : list) {
+    const Json* const role = message.is_object() ? optional_field(message, map, "role") : nullptr;
+    if (role == nullptr || !role->is_string()) continue;
+    const auto name = role->get<std::string>();
+    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours = our_role_of(name);
+    if (is_known_role(mapped_role(name, map)) || std::ranges::count(unknown, shown) > 0) continue;
+    unknown.push_back(shown);
     if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
   }
-  const bool are_all_guessed = entries.size() == unknown.size();
-  throw DataError("", field + " is \"" + printable(role, 40) + "\", an unknown role" + others +
-                          (others.empty() ? "" : ")") + "; known are system, user, assistant and tool. field_map: {" +
-                          (entries.empty() ? "assistant: NAME} names another"
-                                           : join(entries) + (are_all_guessed && entries.size() > 1 ? "} names them"
-                                                                                                    : "} names it")));
+  throw DataError(
+      "", "{} is an unknown role: {}; known are system, user, assistant and tool. Name yours in field_map: {{{}}}",
+      field, join(unknown), entries.empty() ? "assistant: NAME" : join(entries));
 }
 
 void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
@@ -298,7 +294,7 @@ Message parse_message(const Json& value, const FieldMap& map, const std::string&
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
   const std::string ours = mapped_role(string_of(role, place + ".role"), map);
-  if (!is_known_role(ours)) refuse_role(ours, place + ".role", list, map);
+  if (!is_known_role(ours)) refuse_role(place + ".role", list, map);
   return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", ours, place);
 }
 
@@ -338,9 +334,8 @@ void add_system(ChatSample& sample, const Json& example, const FieldMap& map) {
 }
 
 std::string sharegpt_role(const std::string& theirs, const std::string& field) {
-  for (const RoleName& role : kSharegptRoles) {
-    if (theirs == role.theirs) return std::string(role.ours);
-  }
+  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
+  if (found != kRoleNames.end() && found->is_sharegpt) return std::string(found->ours);
   throw DataError("", field + " is \"" + printable(theirs, 40) +
                           "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation. "
                           "field_map: {user: NAME} names another");

@@ -13,72 +13,68 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {
 
-using Kind = ExampleBlock::Kind;
+using Kind = RawExample::Kind;
 
 constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::size_t kMaxArrayBytes = 4ULL << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r\n";
 
-RawExample bad_example(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
-  return {nullptr, line, true, place(file, line, byte), std::move(message)};
+void refuse_long_line(RawExample& example, const std::string& file) {
+  example.refuse(place(file, example.line, example.num_skipped + kMaxExampleBytes + 1),
+                 "the line is longer than 64 MiB");
 }
 
-ExampleBlock::Piece ready(RawExample&& example) {
-  ExampleBlock::Piece piece{.kind = Kind::kParsed, .line = example.line};
-  piece.example = std::move(example);
-  return piece;
-}
-
-RawExample too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
-  return bad_example(file, line, num_skipped + kMaxExampleBytes + 1, "the line is longer than 64 MiB");
-}
-
-RawExample parse_text_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
+void parse_text_line(RawExample& example, const std::string& file, std::string_view text) {
   if (const auto invalid = find_invalid_utf8(text)) {
-    return bad_example(file, piece.line, piece.num_skipped + *invalid + 1,
-                       "not valid UTF-8; convert the file to UTF-8");
+    return example.refuse(place(file, example.line, example.num_skipped + *invalid + 1),
+                          "not valid UTF-8; convert the file to UTF-8");
   }
-  return {Json{{"text", text}}, piece.line, false, {}, {}};
+  example.value = Json{{"text", text}};
 }
 
-RawExample parse_json_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
-  if (text.starts_with(kByteOrderMark)) {  // nlohmann would skip it on every line
-    return bad_example(file, piece.line, piece.num_skipped + 1,
-                       "a byte order mark inside the file; it may only start the first line");
+void parse_json_line(RawExample& example, const std::string& file, std::string_view text) {
+  const auto refuse = [&](std::size_t offset, std::string message) {
+    example.refuse(place(file, example.line, example.num_skipped + offset + 1), std::move(message));
+  };
+  // nlohmann would skip it on every line.
+  if (text.starts_with(kByteOrderMark)) {
+    return refuse(0, "a byte order mark inside the file; it may only start the first line");
   }
-  JsonExample example = parse_json_example(text);
-  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
-  std::string message = std::move(example.problem->message);
-  if (example.problem->offset == text.size()) {
-    message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
-                                  : "; the last line is incomplete: the file looks truncated";
+  JsonExample parsed = parse_json_example(text);
+  example.value = std::move(parsed.value);
+  if (!parsed.problem) return;
+  std::string message = std::move(parsed.problem->message);
+  if (parsed.problem->offset == text.size()) {
+    message += example.has_line_end
+                   ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
+                   : "; the last line is incomplete: the file looks truncated";
   }
-  return bad_example(file, piece.line, piece.num_skipped + example.problem->offset + 1, std::move(message));
+  refuse(parsed.problem->offset, std::move(message));
 }
 
 /// Without a byte offset: the text is ours.
-RawExample parse_table_row(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
-  const std::string where = fmt::format("{}:{}", file, piece.line);
-  if (text.size() > kMaxExampleBytes)
-    return {nullptr, piece.line, true, where, "as JSON the example is longer than 64 MiB"};
-  JsonExample example = parse_json_example(text);
-  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
-  return {nullptr, piece.line, true, where, std::move(example.problem->message)};
+void parse_table_row(RawExample& example, std::string_view text) {
+  if (text.size() > kMaxExampleBytes) {
+    return example.refuse(example.where, "as JSON the example is longer than 64 MiB");
+  }
+  JsonExample parsed = parse_json_example(text);
+  example.value = std::move(parsed.value);
+  if (parsed.problem) example.refuse(example.where, std::move(parsed.problem->message));
 }
 
-RawExample parse_piece(const std::string& file, ExampleBlock::Piece& piece, std::string_view text) {
-  if (piece.kind == Kind::kParsed) return std::move(piece.example);
-  if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
-  if (text.size() > kMaxExampleBytes) return too_long(file, piece.line, piece.num_skipped);
-  if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
-  if (piece.kind == Kind::kJsonLine) return parse_json_line(file, piece, text);
-  return {parse_json_example(text).value, piece.line, false, {}, {}};
+void parse(RawExample& example, const std::string& file, std::string_view text) {
+  if (!example.is_bad) example.where = fmt::format("{}:{}", file, example.line);
+  if (example.kind == Kind::kParsed) return;
+  if (example.kind == Kind::kTableRow) return parse_table_row(example, text);
+  if (text.size() > kMaxExampleBytes) return refuse_long_line(example, file);
+  if (example.kind == Kind::kText) return parse_text_line(example, file, text);
+  if (example.kind == Kind::kJsonLine) return parse_json_line(example, file, text);
+  example.value = parse_json_example(text).value;
 }
 
 // One line per example: JSON Lines and plain text.
@@ -94,7 +90,7 @@ class LineReader : public ExampleReader {
   std::optional<ExampleBlock> next() override {
     ExampleBlock block;
     block.file = file_;
-    while (block.pieces.empty()) {
+    while (block.examples.empty()) {
       if (is_at_end_ && pending_.empty()) return std::nullopt;
       fill();
       take_lines(block);
@@ -118,7 +114,8 @@ class LineReader : public ExampleReader {
     const std::size_t last = pending_.rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
       if (pending_.size() > kMaxExampleBytes) {
-        block.pieces.push_back(ready(too_long(file_, line_, num_skipped_)));
+        block.examples.push_back({.line = line_, .num_skipped = num_skipped_});
+        refuse_long_line(block.examples.back(), file_);
         is_in_long_line_ = true;
         pending_.clear();
       }
@@ -151,14 +148,12 @@ class LineReader : public ExampleReader {
         example.remove_suffix(1);
       }
       if (example.find_first_not_of(kBlank) != std::string_view::npos) {
-        block.pieces.push_back({.kind = kind_,
-                                .line = line_,
-                                .begin = begin,
-                                .size = example.size(),
-                                .num_skipped = num_skipped_,
-                                .has_line_end = has_line_end,
-                                .element = 0,
-                                .example = {}});
+        block.examples.push_back({.kind = kind_,
+                                  .line = line_,
+                                  .begin = begin,
+                                  .size = example.size(),
+                                  .num_skipped = num_skipped_,
+                                  .has_line_end = has_line_end});
       }
       begin = has_line_end ? end + 1 : text.size();
     }
@@ -228,12 +223,11 @@ class ArrayReader : public ExampleReader {
     ExampleBlock block;
     block.file = file_;
     for (; next_ < examples_.size() && block.text.size() < kBlockBytes; ++next_) {
-      ExampleBlock::Piece piece = piece_of(examples_[next_], block.text);
-      if (piece.line == last_line_) piece.element = next_ + 1;
-      last_line_ = piece.line;
-      block.pieces.push_back(std::move(piece));
+      RawExample& example = block.examples.emplace_back(raw_example(examples_[next_], block.text));
+      if (example.line == last_line_) example.element = next_ + 1;
+      last_line_ = example.line;
     }
-    if (!block.pieces.empty()) return block;
+    if (!block.examples.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
                       broken_->message + "; the file is one JSON array, and the rest of it cannot be read");
@@ -256,16 +250,20 @@ class ArrayReader : public ExampleReader {
     }
   }
 
-  ExampleBlock::Piece piece_of(JsonExample& example, std::string& text) {
-    if (example.problem) {
-      return ready(bad_example(file_, lines_.line_of(example.problem->offset), lines_.byte_of(example.problem->offset),
-                               std::move(example.problem->message)));
+  RawExample raw_example(JsonExample& found, std::string& text) {
+    RawExample example;
+    if (found.problem) {
+      example.line = lines_.line_of(found.problem->offset);
+      example.refuse(place(file_, example.line, lines_.byte_of(found.problem->offset)),
+                     std::move(found.problem->message));
+      return example;
     }
-    ExampleBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(example.offset)};
-    piece.begin = text.size();
-    piece.size = example.end - example.offset;
-    text.append(text_, example.offset, piece.size);
-    return piece;
+    example.kind = Kind::kJsonElement;
+    example.line = lines_.line_of(found.offset);
+    example.begin = text.size();
+    example.size = found.end - found.offset;
+    text.append(text_, found.offset, example.size);
+    return example;
   }
 
   std::string file_;
@@ -401,8 +399,7 @@ class GzipSource : public ByteSource {
       is_between_members_ = true;
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
-      fail(packed_.file(),
-           fmt::format("{}{})", "the gzip data is corrupt (", stream_.msg != nullptr ? stream_.msg : "zlib"));
+      fail(packed_.file(), fmt::format("the gzip data is corrupt ({})", stream_.msg != nullptr ? stream_.msg : "zlib"));
     }
   }
 
@@ -447,7 +444,7 @@ class ZstdSource : public ByteSource {
   void step(ZSTD_outBuffer& out) {
     const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
     if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), fmt::format("{}{})", "the zstd data is corrupt (", ::ZSTD_getErrorName(code)));
+      fail(packed_.file(), fmt::format("the zstd data is corrupt ({})", ::ZSTD_getErrorName(code)));
     }
     is_between_frames_ = code == 0;
   }
@@ -474,13 +471,20 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
 }  // namespace
 
 std::vector<RawExample> parse_examples(ExampleBlock&& block) {
-  std::vector<RawExample> examples;
-  examples.reserve(block.pieces.size());
-  for (ExampleBlock::Piece& piece : block.pieces) {
-    examples.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
-    examples.back().element = piece.element;
+  for (RawExample& example : block.examples) {
+    parse(example, block.file, std::string_view(block.text).substr(example.begin, example.size));
   }
-  return examples;
+  return std::move(block.examples);
+}
+
+void for_each_example(const std::filesystem::path& file, const std::function<bool(RawExample&&)>& visit) {
+  const auto reader = ExampleReader::open(file);
+  while (auto block = reader->next()) {
+    throw_if_stop_requested();
+    for (RawExample& example : parse_examples(std::move(*block))) {
+      if (!visit(std::move(example))) return;
+    }
+  }
 }
 
 std::unique_ptr<ExampleReader> ExampleReader::open(const std::filesystem::path& file) {

@@ -1,5 +1,6 @@
 #include "json_examples.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <unordered_set>
@@ -8,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::data {
 namespace {
@@ -339,26 +341,11 @@ Json inner_json(const std::string& text, const std::string& field) {
 }
 
 std::string printable(const std::string& text, std::size_t max_bytes) {
+  std::size_t end = std::min(text.size(), max_bytes);
+  while (end > 0 && end < text.size() && is_continuation(text[end])) --end;  // a cut must not split a character
   std::string out;
-  for (const char c : text.substr(0, max_bytes)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      out += byte == '\n' ? "\\n" : string_printf("\\x%02x", byte);
-    } else {
-      out += c;
-    }
-  }
-  // A cut must not split a character.
-  if (text.size() > max_bytes) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
-      out.pop_back();
-    }
-    if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0x80) {
-      out.pop_back();
-    }
-    out += "...";
-  }
-  return out;
+  for (const char c : visible_text(text.substr(0, end))) out += c == '\n' ? "\\n" : std::string(1, c);
+  return out + (end < text.size() ? "..." : "");
 }
 
 std::string key_names(const Json& example) {

@@ -1,5 +1,4 @@
-#include "table_reader.h"
-
+// Examples of tables: CSV, and Parquet and Arrow files.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -7,12 +6,14 @@
 #include <functional>
 #include <vector>
 
+#include "example_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/library.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train_build_id.h"
+#include "table_rows.h"
 
 namespace lora_train::data {
 namespace {
@@ -136,10 +137,8 @@ class TableReader : public ExampleReader {
     if (ends.empty()) return std::nullopt;
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
-      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kTableRow, .line = ++num_examples_};
-      piece.begin = begin;
-      piece.size = end - begin;
-      block.pieces.push_back(std::move(piece));
+      block.examples.push_back(
+          {.kind = RawExample::Kind::kTableRow, .line = ++num_examples_, .begin = begin, .size = end - begin});
       begin = end;
     }
     return block;
@@ -282,13 +281,12 @@ class CsvReader : public ExampleReader {
     ExampleBlock block;
     block.file = file_;
     Record record;
-    for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
+    for (std::size_t size = 0; block.examples.size() < kRowsPerBlock && size < kBytesPerBlock;
+         size += record.num_bytes) {
       if (!records_.read(record)) break;
-      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kParsed, .line = record.line};
-      piece.example = example_of(record);
-      block.pieces.push_back(std::move(piece));
+      block.examples.push_back(example_of(record));
     }
-    return block.pieces.empty() ? std::nullopt : std::optional(std::move(block));
+    return block.examples.empty() ? std::nullopt : std::optional(std::move(block));
   }
 
  private:
@@ -309,14 +307,18 @@ class CsvReader : public ExampleReader {
   }
 
   RawExample example_of(const Record& record) const {
+    RawExample example{.line = record.line};
     const auto bad = [&](std::string message) {
-      return RawExample{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
+      example.value = nullptr;
+      example.refuse(place(file_, record.line, 1), std::move(message));
+      return example;
     };
     if (record.fields.size() != columns_.size()) {
-      return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
-                 std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
+      return bad(
+          fmt::format("the record has {} fields, the header {}; a field with a separator, quote or line end must "
+                      "be quoted",
+                      record.fields.size(), columns_.size()));
     }
-    RawExample example{Json::object(), record.line, false, {}, {}};
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
         return bad(fmt::format("field \"{}\" is not valid UTF-8; convert the file to UTF-8", columns_[i]));

@@ -2,12 +2,15 @@
 // nlohmann/json.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lora_train::model {
@@ -40,19 +43,28 @@ class ConfigReader {
   std::optional<double> optional_number(const char* key) const;
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
+  /// One of `known`, or `fallback` if the key is missing or null. `remedy` ends the message about another text.
+  std::string one_of(const char* key, const std::vector<std::string>& known, const std::string& fallback,
+                     const std::string& remedy = "") const;
   std::optional<std::vector<std::string>> optional_texts(const char* key) const;
   std::vector<double> numbers(const char* key) const;
   /// Empty if the key is missing, null or {}.
   std::optional<ConfigReader> optional_object(const char* key) const;
 
-  /// Throws FormatError at "file: prefix.key".
+  /// Throws FormatError at "file: prefix.key". With arguments, `what` is the format of fmt::format.
   [[noreturn]] void reject(const std::string& key, const std::string& what) const;
+  template <class First, class... Rest>
+  [[noreturn]] void reject(const std::string& key, fmt::format_string<First, Rest...> what, First&& first,
+                           Rest&&... rest) const {
+    reject(key, fmt::format(what, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
 
  private:
   const nlohmann::json* find(const char* key) const;
   std::int64_t whole(const char* key, const nlohmann::json& value, std::int64_t smallest, std::int64_t largest) const;
   double number(const char* key, const nlohmann::json& value) const;
-  [[noreturn]] void missing(const char* key) const;
+  const nlohmann::json& required(const char* key) const;
+  [[noreturn]] void refuse(const char* key, const nlohmann::json& value, const std::string& expected) const;
 
   nlohmann::json object_;
   std::filesystem::path path_;

@@ -1,4 +1,4 @@
-// The differences of a model family from the common decoder (Llama's). One file per family, listed in registry.cpp.
+// The differences of a model family from the common decoder (Llama's).
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,23 @@ struct FamilyRules {
   Family family;
   std::string_view model_type;
   std::string_view architecture;
-  std::optional<std::int64_t> num_kv_heads;  ///< empty = the number of heads
-  std::optional<std::int64_t> head_dim;      ///< empty = D / H, also for null
+  std::optional<std::int64_t> num_kv_heads = {};  ///< empty = the number of heads
+  std::optional<std::int64_t> head_dim = {};      ///< empty = D / H, also for null
   std::int64_t max_position_embeddings;
-  std::optional<std::int64_t> bos_token_id, eos_token_id;
+  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {};
   bool tie_word_embeddings = false;
+  bool has_qkv_bias = false, has_qk_norm = false;
+  bool reads_attention_bias = false, reads_mlp_bias = false;  ///< keys that switch all biases of a block
   /// The key that names the MLP's activation, and its only supported value.
   std::string_view activation_key = "hidden_act", activation_name = "silu";
   kernels::Activation activation = kernels::Activation::kSilu;
-  /// Sets biases, norms and layer_window (one entry per layer) from the family's own keys. Sizes are already set.
+  /// Reads the family's own keys. Sizes are already set, and layer_window has a 0 per layer.
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
   /// Reads the RoPE keys; null: read_rope reads them.
   void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 
-const FamilyRules& qwen2_rules();
-const FamilyRules& qwen3_rules();
-const FamilyRules& mistral_rules();
-const FamilyRules& llama_rules();
-const FamilyRules& gemma3_rules();
-const FamilyRules& granite_rules();
-
-/// All families.
-const std::vector<const FamilyRules*>& families();
-const FamilyRules* find_family_by_type(std::string_view model_type);
-const FamilyRules* find_family_by_architecture(std::string_view architecture);
-/// "Qwen2ForCausalLM, ...", for messages.
-std::string supported_architectures();
-
-constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  ///< longer than any sequence
-
-/// sliding_window; 4096 (the default of every family that has windows) if the key is missing, empty if it is null.
-std::optional<std::int64_t> read_window(const ConfigReader& reader);
-
-/// Fills layer_window from layer_types, whose entries are full_attention or sliding_attention. If the key is missing,
-/// fills it with 0 and returns false.
-bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config);
-
-/// Fills layer_window for Qwen2 and Qwen3: from layer_types, else from use_sliding_window and max_window_layers.
-void read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
+const std::vector<FamilyRules>& families();
 
 // The RoPE keys of config.json, in all three spellings.
 

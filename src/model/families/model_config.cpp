@@ -1,5 +1,6 @@
 #include "lora_train/model/families/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -15,8 +16,8 @@ namespace {
 
 constexpr const char* kKey = "quantization_config";
 
-constexpr const char* kSupported =
-    "use the unquantised model, or one quantised by bitsandbytes (nf4, fp4, int8) or to FP8 (e4m3)";
+constexpr const char* kRemedy =
+    ": use the unquantised model, or one quantised by bitsandbytes (nf4, fp4, int8) or to FP8 (e4m3)";
 
 constexpr std::int64_t kMaxBlock = std::int64_t{1} << 22;
 
@@ -33,18 +34,14 @@ QuantizationConfig read_bitsandbytes(const ConfigReader& reader) {
   const bool is_4bit = is_true(reader, "load_in_4bit") || is_true(reader, "_load_in_4bit");
   const bool is_8bit = is_true(reader, "load_in_8bit") || is_true(reader, "_load_in_8bit");
   if (is_4bit == is_8bit) {
-    reader.reject("load_in_4bit", std::string(is_4bit ? "load_in_4bit and load_in_8bit are both true"
-                                                      : "neither load_in_4bit nor load_in_8bit is true") +
-                                      "; exactly one must be true");
+    reader.reject("load_in_4bit", "{} load_in_8bit {} true; exactly one must be true",
+                  is_4bit ? "load_in_4bit and" : "neither load_in_4bit nor", is_4bit ? "are both" : "is");
   }
   QuantizationConfig config;
   config.method = is_4bit ? QuantMethod::kBnb4Bit : QuantMethod::kBnb8Bit;
   config.description = is_4bit ? "bitsandbytes 4-bit" : "bitsandbytes 8-bit";
   if (is_4bit && reader.is_given("bnb_4bit_quant_type")) {
-    config.quant_type = reader.text("bnb_4bit_quant_type", "");
-    if (config.quant_type != "nf4" && config.quant_type != "fp4") {
-      reader.reject("bnb_4bit_quant_type", "\"" + config.quant_type + "\" is not supported; expected nf4 or fp4");
-    }
+    config.quant_type = reader.one_of("bnb_4bit_quant_type", {"nf4", "fp4"}, "");
     config.description += fmt::format(" ({})", config.quant_type);
   }
   (void)reader.optional_texts("llm_int8_skip_modules");  // the tensors tell which linears are plain
@@ -66,9 +63,7 @@ QuantizationConfig read_fp8(const ConfigReader& reader) {
   QuantizationConfig config;
   config.method = QuantMethod::kFp8;
   config.description = "fp8";
-  if (reader.is_given("fmt") && reader.text("fmt", "") != "e4m3") {
-    reader.reject("fmt", fmt::format("\"{}\" is not supported; expected e4m3", reader.text("fmt", "")));
-  }
+  reader.one_of("fmt", {"e4m3"}, "e4m3");
   (void)reader.optional_texts("modules_to_not_convert");
   if (reader.is_given("weight_block_size")) {
     read_block(reader, "weight_block_size", config);
@@ -86,21 +81,16 @@ void read_group(const ConfigReader& group, QuantizationConfig& config) {
   if (!weights) group.reject("weights", "a weight scheme was expected");
   const auto expect = [&](const char* key, const std::string& found, const std::string& expected) {
     if (found == expected) return;
-    weights->reject(key, "is " + found +
-                             "; for compressed-tensors, only FP8 weights with plain scales are supported (" + expected +
-                             " here): " + kSupported);
+    weights->reject(key, "is {}; for compressed-tensors, only FP8 weights with plain scales are supported ({} here){}",
+                    found, expected, kRemedy);
   };
   expect("type", weights->text("type", "int"), "float");
   expect("num_bits", std::to_string(weights->count("num_bits", 8)), "8");
   expect("symmetric", weights->boolean("symmetric", true) ? "true" : "false", "true");
   expect("dynamic", weights->boolean("dynamic", false) ? "true" : "false", "false");
-  if (weights->is_given("actorder")) weights->reject("actorder", std::string("is not supported: ") + kSupported);
-  const std::string strategy = weights->is_given("strategy") ? weights->text("strategy", "") : "tensor";
-  if (strategy == "block") return read_block(*weights, "block_structure", config);
-  if (strategy != "tensor" && strategy != "channel") {
-    weights->reject("strategy", fmt::format("\"{}\" is not supported; expected tensor, channel or block: {}", strategy,
-                                            kSupported));
-  }
+  if (weights->is_given("actorder")) weights->reject("actorder", "is not supported{}", kRemedy);
+  const std::string strategy = weights->one_of("strategy", {"tensor", "channel", "block"}, "tensor", kRemedy);
+  if (strategy == "block") read_block(*weights, "block_structure", config);
 }
 
 QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
@@ -108,17 +98,15 @@ QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
   config.method = QuantMethod::kFp8;
   config.description = "compressed-tensors FP8";
   const auto check_format = [](const ConfigReader& at) {
-    const std::string format = at.is_given("format") ? at.text("format", "") : "float-quantized";
-    if (format == "float-quantized" || format == "naive-quantized") return;
-    at.reject("format", fmt::format("\"{}\" is not supported; expected float-quantized: {}", format, kSupported));
+    at.one_of("format", {"float-quantized", "naive-quantized"}, "float-quantized", kRemedy);
   };
   check_format(reader);
   if (reader.optional_object("transform_config")) {
-    reader.reject("transform_config", std::string("transformed weights are not supported: ") + kSupported);
+    reader.reject("transform_config", "transformed weights are not supported{}", kRemedy);
   }
   if (const auto sparsity = reader.optional_object("sparsity_config")) {
     if (sparsity->text("format", "dense") != "dense")
-      sparsity->reject("format", std::string("sparse weights are not supported: ") + kSupported);
+      sparsity->reject("format", "sparse weights are not supported{}", kRemedy);
   }
   const auto groups = reader.optional_object("config_groups");
   if (!groups) reader.reject("config_groups", "names no scheme; expected one for FP8 weights");
@@ -140,10 +128,8 @@ QuantizationConfig read_quantization_config(const ConfigReader& reader) {
   if (method == "bitsandbytes") return read_bitsandbytes(*quantization);
   if (method == "fp8") return read_fp8(*quantization);
   if (method == "compressed-tensors") return read_compressed_tensors(*quantization);
-  reader.reject(kKey, method.empty() ? std::string("quant_method is missing; expected bitsandbytes, fp8 or "
-                                                   "compressed-tensors")
-                                     : fmt::format("weights stored by quant_method \"{}\" are not supported: {}",
-                                                   method, kSupported));
+  if (method.empty()) reader.reject(kKey, "quant_method is missing; expected bitsandbytes, fp8 or compressed-tensors");
+  reader.reject(kKey, "weights stored by quant_method \"{}\" are not supported{}", method, kRemedy);
 }
 
 // Far above any existing model; keeps every product of two sizes and a layer count within 64 bits.
@@ -157,22 +143,24 @@ constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 const FamilyRules& choose_family(const ConfigReader& reader) {
   const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
   const std::string model_type = reader.is_given("model_type") ? reader.text("model_type", "") : "";
-  const std::string supported = "; supported: " + supported_architectures();
+  std::vector<std::string> names;
+  for (const FamilyRules& rules : families()) names.emplace_back(rules.architecture);
+  const std::string supported = "; supported: " + join(names);
   if (architectures.empty() && model_type.empty()) {
     reader.reject("architectures", "neither architectures nor model_type is given" + supported);
   }
   if (!architectures.empty()) {
-    const auto* rules = find_family_by_architecture(architectures.front());
-    if (rules == nullptr)
-      reader.reject("architectures", fmt::format("\"{}\" is not supported{}", architectures.front(), supported));
+    const auto rules = std::ranges::find(families(), architectures.front(), &FamilyRules::architecture);
+    if (rules == families().end())
+      reader.reject("architectures", "\"{}\" is not supported{}", architectures.front(), supported);
     if (!model_type.empty() && rules->model_type != model_type) {
-      reader.reject("model_type", "\"" + model_type + "\" does not belong to architectures \"" + architectures.front() +
-                                      "\", whose model_type is \"" + std::string(rules->model_type) + "\"");
+      reader.reject("model_type", "\"{}\" does not belong to architectures \"{}\", whose model_type is \"{}\"",
+                    model_type, architectures.front(), rules->model_type);
     }
     return *rules;
   }
-  const auto* rules = find_family_by_type(model_type);
-  if (rules == nullptr) reader.reject("model_type", fmt::format("\"{}\" is not supported{}", model_type, supported));
+  const auto rules = std::ranges::find(families(), model_type, &FamilyRules::model_type);
+  if (rules == families().end()) reader.reject("model_type", "\"{}\" is not supported{}", model_type, supported);
   return *rules;
 }
 
@@ -183,7 +171,7 @@ void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& 
   }
   const std::string key(rules.activation_key), supported(rules.activation_name);
   const std::string activation = reader.text(key.c_str(), supported);
-  if (activation != supported) reader.reject(key, "\"" + activation + "\" is not supported; expected " + supported);
+  if (activation != supported) reader.reject(key, "\"{}\" is not supported; expected {}", activation, supported);
   if (reader.optional_number("attention_dropout").value_or(0.0) != 0.0) {
     reader.reject("attention_dropout",
                   "dropout on attention weights is not supported; set it to 0 (lora_dropout is unrelated)");
@@ -203,9 +191,8 @@ void read_sizes(const ConfigReader& reader, const FamilyRules& rules, ModelConfi
   config.num_kv_heads = is_absent && rules.num_kv_heads ? *rules.num_kv_heads : config.num_heads;
   if (reader.is_given("num_key_value_heads")) config.num_kv_heads = reader.size("num_key_value_heads", kMaxHeads);
   if (config.num_heads % config.num_kv_heads != 0) {
-    reader.reject("num_key_value_heads",
-                  fmt::format("{}{} does not divide num_attention_heads, which is {}", config.num_kv_heads,
-                              is_absent ? " (the default, the key is missing)" : "", config.num_heads));
+    reader.reject("num_key_value_heads", "{}{} does not divide num_attention_heads, which is {}", config.num_kv_heads,
+                  is_absent ? " (the default, the key is missing)" : "", config.num_heads);
   }
 }
 
@@ -217,16 +204,15 @@ void read_head_dim(const ConfigReader& reader, const FamilyRules& rules, ModelCo
   } else if (config.hidden_size % config.num_heads == 0) {
     config.head_dim = config.hidden_size / config.num_heads;
   } else {
-    reader.reject("num_attention_heads",
-                  fmt::format("{} does not divide hidden_size, which is {}, and head_dim is not given",
-                              config.num_heads, config.hidden_size));
+    reader.reject("num_attention_heads", "{} does not divide hidden_size, which is {}, and head_dim is not given",
+                  config.num_heads, config.hidden_size);
   }
   if (config.head_dim % 2 != 0) {
-    reader.reject("head_dim", fmt::format("{} is odd; RoPE rotates pairs, so it must be even", config.head_dim));
+    reader.reject("head_dim", "{} is odd; RoPE rotates pairs, so it must be even", config.head_dim);
   }
   if (config.head_dim * config.num_heads > kMaxWidth) {
-    reader.reject("head_dim", fmt::format("num_attention_heads x head_dim is {}; the maximum is {}",
-                                          config.head_dim * config.num_heads, kMaxWidth));
+    reader.reject("head_dim", "num_attention_heads x head_dim is {}; the maximum is {}",
+                  config.head_dim * config.num_heads, kMaxWidth);
   }
 }
 
@@ -326,6 +312,11 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", rules.tie_word_embeddings);
   config.activation = rules.activation;
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
+  config.qk_norm = rules.has_qk_norm;
+  config.o_bias = rules.reads_attention_bias && reader.boolean("attention_bias", false);
+  config.qkv_bias = rules.has_qkv_bias || config.o_bias;
+  config.mlp_bias = rules.reads_mlp_bias && reader.boolean("mlp_bias", false);
   rules.read_own_keys(reader, config);
   (rules.read_rope != nullptr ? rules.read_rope : read_rope)(reader, config);
   const char* dtype_key = reader.is_given("dtype") ? "dtype" : "torch_dtype";

@@ -31,7 +31,7 @@ RopeType read_type(const ConfigReader& rope) {
   for (const auto& row : kRopeTypes) {
     if (row.name == name) return row.type;
   }
-  rope.reject(key, "\"" + name + "\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3");
+  rope.reject(key, "\"{}\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3", name);
 }
 
 void refuse_other_kinds(const ConfigReader& reader) {
@@ -69,8 +69,7 @@ void read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConf
   for (const char* key : {"short_factor", "long_factor"}) {
     const auto factors = rope.numbers(key);
     if (static_cast<std::int64_t>(factors.size()) * 2 != config.head_dim) {
-      rope.reject(key,
-                  fmt::format("has {} numbers; head_dim / 2 = {} were expected", factors.size(), config.head_dim / 2));
+      rope.reject(key, "has {} numbers; head_dim / 2 = {} were expected", factors.size(), config.head_dim / 2);
     }
     for (const double factor : factors) {
       if (factor <= 0) rope.reject(key, "holds a number that is not above zero");

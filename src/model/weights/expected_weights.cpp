@@ -15,33 +15,20 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-class SpecList {
- public:
-  void add(const std::string& name, std::vector<std::int64_t> shape, WeightKind kind, std::int64_t layer = -1) {
-    specs_.push_back({name, std::move(shape), kind, layer});
-  }
-  void add_linear(const std::string& name, std::int64_t out, std::int64_t in, bool has_bias, std::int64_t layer) {
-    add(name + ".weight", {out, in}, WeightKind::kLinear, layer);
-    if (has_bias) add(name + ".bias", {out}, WeightKind::kBias, layer);
-  }
-  std::vector<TensorSpec> take() { return std::move(specs_); }
-
- private:
-  std::vector<TensorSpec> specs_;
-};
-
-void add_layer(const LayerShape& layer, std::int64_t index, SpecList& specs) {
+void add_layer(const LayerShape& layer, std::int64_t index, std::vector<TensorSpec>& specs) {
   const std::string prefix = layer_prefix(index);
   for (const BlockShape& block : layer.blocks) {
     for (std::int64_t position = 0; position <= std::ssize(block.projections); ++position) {
       for (const NormShape& norm : block.norms) {
         const bool is_here = norm.after == position && norm.size > 0;
-        if (is_here) specs.add(fmt::format("{}{}.weight", prefix, norm.name), {norm.size}, WeightKind::kNorm, index);
+        if (is_here) specs.push_back({prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm, index});
       }
       if (position == std::ssize(block.projections)) break;
       const ProjectionShape& projection = block.projections[static_cast<std::size_t>(position)];
       for (const LinearShape& linear : projection.linears) {
-        specs.add_linear(prefix + linear.name, linear.out_features, projection.in_features, projection.has_bias, index);
+        const std::int64_t O = linear.out_features, D = projection.in_features;
+        specs.push_back({prefix + linear.name + ".weight", {O, D}, WeightKind::kLinear, index});
+        if (projection.has_bias) specs.push_back({prefix + linear.name + ".bias", {O}, WeightKind::kBias, index});
       }
     }
   }
@@ -103,13 +90,14 @@ void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple)
 }
 
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
-  SpecList specs;
-  specs.add(kEmbedding, {config.stored_rows(), config.hidden_size}, WeightKind::kEmbedding);
+  std::vector<TensorSpec> specs;
+  specs.push_back({kEmbedding, {config.stored_rows(), config.hidden_size}, WeightKind::kEmbedding});
   const ModelShape shape = model_shape(config);
   for (std::size_t i = 0; i < shape.layers.size(); ++i) add_layer(shape.layers[i], static_cast<std::int64_t>(i), specs);
-  specs.add("model.norm.weight", {config.hidden_size}, WeightKind::kNorm);
-  if (!config.tie_word_embeddings) specs.add(kHead, {config.stored_rows(), config.hidden_size}, WeightKind::kHead);
-  return specs.take();
+  specs.push_back({"model.norm.weight", {config.hidden_size}, WeightKind::kNorm});
+  if (!config.tie_word_embeddings)
+    specs.push_back({kHead, {config.stored_rows(), config.hidden_size}, WeightKind::kHead});
+  return specs;
 }
 
 std::vector<TensorSpec> linear_tensors(const ModelConfig& config) {

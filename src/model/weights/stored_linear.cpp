@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linear_reader.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -26,48 +27,6 @@ std::int64_t LinearStorage::bytes(std::int64_t plain_element_bytes) const {
   const std::int64_t codes = ceil_div(num_weights, 2) + kMapSize * kFloat;
   if (nested_block_size == 0) return codes + num_scales() * kFloat;
   return codes + num_scales() + (ceil_div(num_scales(), nested_block_size) + kNestedMapSize) * kFloat;
-}
-
-StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& weights) {
-  const LinearReader reader(config, spec, weights);
-  StoredLinear linear = reader.recognise();
-  linear.names = quantised_parts(spec.name, weights);
-  reader.require_agreement(linear);
-  switch (linear.format) {
-    case LinearFormat::kPlain: reader.require_plain(); break;
-    case LinearFormat::k4Bit: reader.read_4bit(linear); break;
-    case LinearFormat::kInt8: reader.read_int8(linear); break;
-    case LinearFormat::kFp8: reader.read_fp8(linear); break;
-  }
-  return linear;
-}
-
-void require_finite_scales(const StoredLinear& linear, const storage::WeightFiles& weights) {
-  const bool has_fp32_scales = linear.format != LinearFormat::kPlain && linear.nested_block_size == 0;
-  for (const auto* entry : {linear.map, linear.nested_scales, linear.nested_map}) {
-    if (entry != nullptr) require_finite(*entry, weights);
-  }
-  if (has_fp32_scales) require_finite(*linear.scales, weights);
-}
-
-std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights) {
-  return Parts(name, weights).names();
-}
-
-std::string linear_formats(const ModelConfig& config, const storage::WeightFiles& weights) {
-  std::vector<std::pair<std::string_view, std::int64_t>> counts;
-  for (const TensorSpec& spec : linear_tensors(config)) {
-    const std::string_view name = LinearReader(config, spec, weights).recognise().format_name;
-    auto at = std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == name; });
-    if (at == counts.end()) at = counts.insert(at, {name, 0});
-    ++at->second;
-  }
-  std::stable_sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  std::string text;
-  for (const auto& [name, count] : counts) {
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", count, text.empty() ? " linears " : " ", name);
-  }
-  return text;
 }
 
 namespace {

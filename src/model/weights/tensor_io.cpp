@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <utility>
 
 #include "lora_train/base/error.h"
 
@@ -30,35 +31,33 @@ bool is_finite(std::string_view bytes, at::ScalarType type) {
 
 using storage::DType;
 
+namespace {
+
+constexpr std::pair<DType, at::ScalarType> kTypes[] = {{DType::kF32, at::kFloat},
+                                                       {DType::kF16, at::kHalf},
+                                                       {DType::kBF16, at::kBFloat16},
+                                                       {DType::kF64, at::kDouble},
+                                                       {DType::kF8E4M3, at::kFloat8_e4m3fn},
+                                                       {DType::kF8E8M0, at::kFloat8_e8m0fnu},
+                                                       {DType::kI32, at::kInt},
+                                                       {DType::kI64, at::kLong},
+                                                       {DType::kU8, at::kByte},
+                                                       {DType::kI8, at::kChar},
+                                                       {DType::kBool, at::kBool}};
+
+}  // namespace
+
 at::ScalarType scalar_type(DType dtype, const std::string& where) {
-  switch (dtype) {
-    case DType::kF32: return at::kFloat;
-    case DType::kF16: return at::kHalf;
-    case DType::kBF16: return at::kBFloat16;
-    case DType::kF64: return at::kDouble;
-    case DType::kF8E4M3: return at::kFloat8_e4m3fn;
-    case DType::kF8E8M0: return at::kFloat8_e8m0fnu;
-    case DType::kI32: return at::kInt;
-    case DType::kI64: return at::kLong;
-    case DType::kU8: return at::kByte;
-    case DType::kI8: return at::kChar;
-    case DType::kBool: return at::kBool;
-    default: break;
+  for (const auto& [ours, theirs] : kTypes) {
+    if (ours == dtype) return theirs;
   }
   throw FormatError(where, "has dtype {}, which is not supported; expected F32, F16 or BF16",
                     storage::dtype_name(dtype));
 }
 
 DType storage_dtype(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat: return DType::kF32;
-    case at::kHalf: return DType::kF16;
-    case at::kBFloat16: return DType::kBF16;
-    case at::kDouble: return DType::kF64;
-    case at::kInt: return DType::kI32;
-    case at::kLong: return DType::kI64;
-    case at::kByte: return DType::kU8;
-    default: break;
+  for (const auto& [ours, theirs] : kTypes) {
+    if (theirs == type) return ours;
   }
   throw ShapeError(at::toString(type), "is not a dtype that we write");
 }

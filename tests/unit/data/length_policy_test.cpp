@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "document_filter.h"
+#include "document_checks.h"
 #include "lora_train/base/error.h"
 #include "store_builder.h"
 

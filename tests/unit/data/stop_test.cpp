@@ -5,7 +5,7 @@
 #include "cache/token_cache.h"
 #include "data/read/example_reader.h"
 #include "data/read/json_examples.h"
-#include "document_filter.h"
+#include "document_checks.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"

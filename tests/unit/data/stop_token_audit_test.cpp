@@ -1,8 +1,7 @@
-#include "encode/stop_token_audit.h"
-
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
+#include "document_checks.h"
 #include "store_builder.h"
 
 namespace lora_train::data {

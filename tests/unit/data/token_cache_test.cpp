@@ -1,4 +1,5 @@
 // Which files of the token cache are deleted, and which never.
+
 #include "cache/token_cache.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,6 @@
 #include <fstream>
 #include <thread>
 
-#include "cache/table_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"

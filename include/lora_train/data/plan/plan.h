@@ -52,28 +52,35 @@ class RunPlan {
   ~RunPlan();
   RunPlan(RunPlan&&) noexcept;
 
-  std::int64_t total_steps() const;
+  std::int64_t total_steps() const { return total_steps_; }
   /// 0 if the weights choose nothing in the first epoch.
   std::int64_t steps_of_first_epoch() const;
   /// True if step k, 1 <= k <= total_steps(), is the last of its epoch or of the run.
   bool ends_epoch(std::int64_t k) const;
-  /// Number of rows in the first epoch.
-  std::int64_t rows_per_epoch() const;
+  /// Number of rows in the first epoch (here and below: that is not empty).
+  std::int64_t rows_per_epoch() const { return first_.rows; }
   /// The most rows that a rank has in any step of the first epoch.
-  std::int64_t most_rows_of_rank() const;
+  std::int64_t most_rows_of_rank() const { return first_.most_rows_of_rank; }
   /// Averages over the first epoch.
-  double documents_per_step() const;
-  double rows_per_step() const;
-  double tokens_per_step() const;
+  double documents_per_step() const { return ratio(first_.documents, first_.steps); }
+  double rows_per_step() const { return ratio(first_.rows, first_.steps); }
+  double tokens_per_step() const { return ratio(first_.tokens, first_.steps); }
   /// Tokens / (rows x max_seq_len) in the first epoch.
-  double packing_efficiency() const;
+  double packing_efficiency() const { return ratio(first_.tokens, first_.rows * first_.max_seq_len); }
   /// The plan of step k, 1 <= k <= total_steps(). Plans epochs on demand and keeps the last one used. Throws StopError
   /// on a stop request.
   StepPlan step(std::int64_t k) const;
 
  private:
   struct State;
+  struct Epoch {
+    std::int64_t rows = 0, documents = 0, tokens = 0, steps = 0, most_rows_of_rank = 0, max_seq_len = 0;
+  };
+  static double ratio(std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); }
+
   std::unique_ptr<State> state_;
+  std::int64_t total_steps_ = 0;
+  Epoch first_;
 };
 
 }  // namespace lora_train::data

@@ -1,7 +1,9 @@
-// Leaves out documents: those longer than a row, those without a target, and duplicates.
+// Checks of documents: leaves out those longer than a row, those without a target, and duplicates; and looks if the
+// trained model will learn to stop, and servers will stop it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,11 @@
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/cache/ledger.h"
 #include "lora_train/data/prepare.h"
+
+namespace lora_train::tokenizer {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace lora_train::tokenizer
 
 namespace lora_train::data {
 
@@ -46,5 +53,18 @@ DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger);
 /// The examples of an evaluation set without those that equal a training example; counts these into `ledger`
 /// (kDroppedInTraining).
 DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
+
+struct StopTokenAudit {
+  std::optional<std::int32_t> id;     ///< the token that ends an assistant turn; empty if the template has none
+  std::vector<std::string> warnings;  ///< problems and how to fix them
+};
+
+/// Checks what the template writes after an answer, the end tokens of generation_config.json (else the tokenizer's),
+/// and how often the token is trained in `train`.
+StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
+                                const DocumentStore& train);
+
+/// A warning if the tokenizer has no token to append to examples of text and of prompt and completion.
+std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace lora_train::data

@@ -1,0 +1,204 @@
+// The families, one row each, and the readers of the keys that only some of them have. Defaults are those of
+// transformers' configuration classes.
+#include <algorithm>
+#include <cmath>
+
+#include "family.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::model {
+namespace {
+
+constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  // longer than any sequence
+constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
+
+std::vector<std::string> layer_types(const ConfigReader& reader) {
+  return reader.optional_texts("layer_types").value_or(std::vector<std::string>{});
+}
+
+/// sliding_window; 4096 (the default of every family that has windows) if the key is missing, empty if it is null.
+std::optional<std::int64_t> read_window(const ConfigReader& reader) {
+  constexpr std::int64_t kDefault = 4096;
+  return reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefault;
+}
+
+/// Fills layer_window from layer_types, whose entries are full_attention or sliding_attention. False if the key is
+/// missing.
+bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config) {
+  if (!reader.is_given("layer_types")) return false;
+  const auto types = layer_types(reader);
+  if (types.size() != config.layer_window.size()) {
+    reader.reject("layer_types", "has {} entries for {} layers (num_hidden_layers)", types.size(), config.num_layers);
+  }
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (types[i] == kFull) continue;
+    if (types[i] != kSliding) {
+      reader.reject("layer_types", "\"{}\" is not supported; expected {} or {}", types[i], kFull, kSliding);
+    }
+    if (!window) {
+      reader.reject("layer_types",
+                    "layer {} is sliding_attention, but there is no window: set "
+                    "use_sliding_window to true and sliding_window to a size",
+                    i);
+    }
+    config.layer_window[i] = *window;
+  }
+  return true;
+}
+
+/// Qwen2 and Qwen3: layer_types, else use_sliding_window and max_window_layers.
+void read_qwen_keys(const ConfigReader& reader, ModelConfig& config) {
+  constexpr std::int64_t kDefaultFullLayers = 28;
+  std::optional<std::int64_t> window;
+  if (reader.boolean("use_sliding_window", false)) window = read_window(reader);
+  if (read_layer_types(reader, window, config) || !window) return;
+  const auto first = reader.count("max_window_layers", kDefaultFullLayers);
+  for (std::int64_t i = first; i < config.num_layers; ++i) config.layer_window[static_cast<std::size_t>(i)] = *window;
+}
+
+void read_qwen2_keys(const ConfigReader& reader, ModelConfig& config) {
+  if (reader.boolean("use_mrope", false)) reader.reject("use_mrope", "multimodal RoPE is not supported");
+  read_qwen_keys(reader, config);
+}
+
+/// A sliding window applies to every layer; null means none.
+void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
+  const auto window = read_window(reader);
+  std::ranges::fill(config.layer_window, window.value_or(0));
+  const char* expected = window ? kSliding : kFull;
+  for (const auto& type : layer_types(reader)) {
+    if (type == expected) continue;
+    reader.reject("layer_types",
+                  "\"{}\" contradicts sliding_window, which makes every layer {}; mixed "
+                  "layer types are not supported in the mistral family",
+                  type, expected);
+  }
+}
+
+void read_llama_keys(const ConfigReader& reader, ModelConfig&) {
+  for (const auto& type : layer_types(reader)) {
+    if (type == kFull) continue;
+    reader.reject("layer_types", "\"{}\" is not supported in the llama family, which has {} only", type, kFull);
+  }
+  if (reader.is_given("sliding_window")) {
+    log_warning(reader.path().string() + ": sliding_window: the llama family has no sliding windows; not used");
+  }
+}
+
+void read_granite_keys(const ConfigReader& reader, ModelConfig& config) {
+  config.embedding_multiplier = reader.positive("embedding_multiplier", 1);
+  config.attention_scale = reader.positive("attention_multiplier", 1);
+  config.residual_multiplier = reader.positive("residual_multiplier", 1);
+  config.logits_scaling = reader.positive("logits_scaling", 1);
+}
+
+/// Windows as layer_types says; without it, every layer has one except each sliding_window_pattern-th.
+void read_gemma3_keys(const ConfigReader& reader, ModelConfig& config) {
+  constexpr std::int64_t kDefaultPattern = 6;
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (reader.is_given(key)) reader.reject(key, "capped logits are not supported; Gemma 3 has null here");
+  }
+  if (reader.boolean("use_bidirectional_attention", false)) {
+    reader.reject("use_bidirectional_attention", "only causal attention is supported");
+  }
+  config.has_output_norms = true;
+  config.norm_weight_offset = 1;
+  config.attention_scale = std::pow(reader.positive("query_pre_attn_scalar", 256), -0.5);
+  config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
+  config.rounds_embedding_multiplier = true;
+  const auto window = read_window(reader);
+  if (read_layer_types(reader, window, config)) return;
+  const std::int64_t pattern = reader.size("sliding_window_pattern", kLongestWindow, kDefaultPattern);
+  for (std::int64_t i = 0; i < config.num_layers; ++i) {
+    if ((i + 1) % pattern != 0) config.layer_window[static_cast<std::size_t>(i)] = window.value_or(0);
+  }
+}
+
+/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global
+/// layers, rope_local_base_freq for layers with a window.
+void read_gemma3_ropes(const ConfigReader& reader, ModelConfig& config) {
+  constexpr double kGlobalTheta = 1'000'000, kLocalTheta = 10'000;
+  const auto by_kind = reader.optional_object("rope_parameters");
+  auto global = by_kind ? by_kind->optional_object(kFull) : std::nullopt;
+  if (const auto scaling = reader.optional_object("rope_scaling")) global = scaling;
+  const auto local = by_kind ? by_kind->optional_object(kSliding) : std::nullopt;
+  config.rope = read_rope_kind(reader, global, reader.positive("rope_theta", kGlobalTheta), config);
+  config.local_rope = read_rope_kind(reader, local, reader.positive("rope_local_base_freq", kLocalTheta), config);
+}
+
+}  // namespace
+
+const std::vector<FamilyRules>& families() {
+  static const std::vector<FamilyRules> table = {
+      {.family = Family::kQwen2,  // and Qwen2.5: biases on q, k and v, never on o
+       .model_type = "qwen2",
+       .architecture = "Qwen2ForCausalLM",
+       .num_kv_heads = 32,
+       .max_position_embeddings = 32768,
+       .has_qkv_bias = true,
+       .read_own_keys = read_qwen2_keys},
+      {.family = Family::kQwen3,  // RMSNorm over each head of q and k, head_dim independent of D / H
+       .model_type = "qwen3",
+       .architecture = "Qwen3ForCausalLM",
+       .num_kv_heads = 32,
+       .head_dim = 128,
+       .max_position_embeddings = 32768,
+       .has_qk_norm = true,
+       .reads_attention_bias = true,
+       .read_own_keys = read_qwen_keys},
+      {.family = Family::kMistral,  // no biases
+       .model_type = "mistral",
+       .architecture = "MistralForCausalLM",
+       .num_kv_heads = 8,
+       .max_position_embeddings = 4096 * 32,
+       .bos_token_id = 1,
+       .eos_token_id = 2,
+       .read_own_keys = read_mistral_keys},
+      {.family = Family::kLlama,  // one switch for all attention biases, one for the MLP's; no windows
+       .model_type = "llama",
+       .architecture = "LlamaForCausalLM",
+       .max_position_embeddings = 2048,
+       .bos_token_id = 1,
+       .eos_token_id = 2,
+       .reads_attention_bias = true,
+       .reads_mlp_bias = true,
+       .read_own_keys = read_llama_keys},
+      // 3, text: norms of 1 + weight before and after each block and on q and k, GeGLU, a scaled embedding, and layers
+      // with a sliding window and their own RoPE base.
+      {.family = Family::kGemma3,
+       .model_type = "gemma3_text",
+       .architecture = "Gemma3ForCausalLM",
+       .num_kv_heads = 4,
+       .head_dim = 256,
+       .max_position_embeddings = 131'072,
+       .bos_token_id = 2,
+       .eos_token_id = 1,
+       .tie_word_embeddings = true,
+       .has_qk_norm = true,
+       .reads_attention_bias = true,
+       .activation_key = "hidden_activation",
+       .activation_name = "gelu_pytorch_tanh",
+       .activation = kernels::Activation::kGeluTanh,
+       .read_own_keys = read_gemma3_keys,
+       .read_rope = read_gemma3_ropes},
+      // 3: Llama with four multipliers: on the embedding, on the attention scores, on the output of each block, and (as
+      // a divisor) on the logits.
+      {.family = Family::kGranite,
+       .model_type = "granite",
+       .architecture = "GraniteForCausalLM",
+       .max_position_embeddings = 2048,
+       .bos_token_id = 1,
+       .eos_token_id = 2,
+       .reads_attention_bias = true,
+       .reads_mlp_bias = true,
+       .read_own_keys = read_granite_keys},
+  };
+  return table;
+}
+
+std::string_view family_name(Family family) {
+  return std::ranges::find(families(), family, &FamilyRules::family)->model_type;
+}
+
+}  // namespace lora_train::model
