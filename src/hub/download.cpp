@@ -310,7 +310,7 @@ DownloadResult find_offline(const DownloadRequest& request) {
                   request.id.organisation, request.id.name);
   log_info("HF_HUB_OFFLINE forbids the network; using what the cache has");
   result.commit = result.snapshot.filename().string();
-  result.is_adapter = std::filesystem::exists(result.snapshot / storage::kAdapterConfigFile);
+  result.is_adapter = storage::holds_adapter(result.snapshot);
   return result;
 }
 

@@ -258,16 +258,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTemplates = "additional_chat_templates";
 
-bool is_adapter(const fs::path& folder) { return fs::exists(folder / storage::kAdapterConfigFile); }
-
 bool is_model(const fs::path& folder) { return fs::exists(folder / storage::kConfigFile); }
 
 /// The result of a run, or the folder itself.
 fs::path find_result(const fs::path& given) {
   if (!fs::is_directory(given))
     throw FormatError(given.string(), "no such folder; expected an adapter, a model, or the output_dir of a run.");
-  if (is_adapter(given) || is_model(given)) return given;
-  if (is_adapter(given / storage::kAdapterFolder)) return given / storage::kAdapterFolder;
+  if (storage::holds_adapter(given) || is_model(given)) return given;
+  if (storage::holds_adapter(given / storage::kAdapterFolder)) return given / storage::kAdapterFolder;
   if (is_model(given / storage::kModelFolder)) return given / storage::kModelFolder;
   throw FormatError(
       given.string(),

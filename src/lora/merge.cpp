@@ -140,10 +140,7 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) 
 }
 
 fs::path merged_tokenizer_folder(const fs::path& model, const fs::path& adapter) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"}) {
-    if (fs::exists(adapter / name)) return adapter;
-  }
-  return model;
+  return storage::holds_tokenizer(adapter) ? adapter : model;
 }
 
 }  // namespace lora_train::lora

@@ -40,4 +40,15 @@ bool is_result_file(std::string_view name) { return is_one_of(name, kResultFiles
 
 bool is_tokenizer_file(std::string_view name) { return is_one_of(name, kTokenizerFiles); }
 
+bool holds_tokenizer(const std::filesystem::path& folder) {
+  std::error_code code;
+  return std::ranges::any_of(kVocabularyFiles,
+                             [&](const char* name) { return std::filesystem::exists(folder / name, code); });
+}
+
+bool holds_adapter(const std::filesystem::path& folder) {
+  std::error_code code;
+  return std::filesystem::exists(folder / kAdapterConfigFile, code);
+}
+
 }  // namespace lora_train::storage

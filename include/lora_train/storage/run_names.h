@@ -62,6 +62,9 @@ inline constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
 
+/// Those of them that hold a whole vocabulary: one of them makes a folder a tokenizer's.
+inline constexpr const char* kVocabularyFiles[] = {kTokenizerFiles[0], kTokenizerFiles[1], kTokenizerFiles[2]};
+
 /// True if a run writes a file or folder of this name in its folder. The lock and the replaced run are not the run's.
 bool is_run_name(std::string_view name);
 /// The same for its checkpoints.
@@ -70,5 +73,10 @@ bool is_checkpoint_file(std::string_view name);
 bool is_result_file(std::string_view name);
 /// True for the name of one of kTokenizerFiles.
 bool is_tokenizer_file(std::string_view name);
+
+/// True if the folder exists and holds one of kVocabularyFiles.
+bool holds_tokenizer(const std::filesystem::path& folder);
+/// The same for adapter_config.json.
+bool holds_adapter(const std::filesystem::path& folder);
 
 }  // namespace lora_train::storage

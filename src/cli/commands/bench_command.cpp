@@ -269,9 +269,7 @@ int run_bench(const std::vector<std::string>& arguments) {
   bench::BenchRequest request;
   std::string trace, rates, row_pitch;
   bool details = false;
-  parser.app()
-      .add_option("--shape", request.shape, "published model to measure: " + join(model::known_shapes()))
-      ->type_name("NAME");
+  parser.add("--shape", request.shape, "NAME", "published model to measure: " + join(model::known_shapes()));
   const CLI::Option* const steps =
       parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
@@ -286,17 +284,11 @@ int run_bench(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--measure-rates", request.measure_rates,
                         "measure the rates of GEMMs, attention and memory on this device, write them to a file and use "
                         "them for the bound; with --steps, measure the steps first");
-  parser.app()
-      .add_option("--rates", rates,
-                  "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)")
-      ->type_name("FILE");
-  parser.app()
-      .add_option("--row-pitch", row_pitch,
-                  "layout of rows with adapter columns: exact, or padded to 64 elements; default: as in training")
-      ->type_name("exact|padded");
-  parser.app()
-      .add_option("--profile-trace", trace, "write a Chrome trace of a step (chrome://tracing, ui.perfetto.dev)")
-      ->type_name("FILE");
+  parser.add("--rates", rates, "FILE",
+             "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)");
+  parser.add("--row-pitch", row_pitch, "exact|padded",
+             "layout of rows with adapter columns: exact, or padded to 64 elements; default: as in training");
+  parser.add("--profile-trace", trace, "FILE", "write a Chrome trace of a step (chrome://tracing, ui.perfetto.dev)");
   parser.app().add_flag("--details", details, "also list each kernel and every pass over activations");
   if (!parser.parse(arguments)) return 0;
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");

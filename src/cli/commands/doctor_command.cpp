@@ -83,9 +83,7 @@ int run_doctor(const std::vector<std::string>& arguments) {
                        "its reference. Exits with 6 if a check fails; a missing GPU is only a note.");
   std::string output_dir;
   bool skips_kernels = false, skips_disk = false;
-  parser.app()
-      .add_option("--output-dir", output_dir, "measure the disk of this folder (default: the working directory)")
-      ->type_name("DIR");
+  parser.add("--output-dir", output_dir, "DIR", "measure the disk of this folder (default: the working directory)");
   parser.app().add_flag("--no-disk", skips_disk,
                         "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
   parser.app().add_flag("--no-kernels", skips_kernels, "do not check the kernels");

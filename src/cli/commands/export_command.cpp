@@ -22,12 +22,10 @@ struct ExportFlags {
 
 void add_export_flags(CommandParser& parser, ExportFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option("--gguf", flags.gguf, "GGUF file to write")->type_name("FILE");
-  app.add_option("--model", flags.model,
-                 "model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
-      ->type_name("DIR");
-  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run: written alone, or with --merge")
-      ->type_name("DIR");
+  parser.add("--gguf", flags.gguf, "FILE", "GGUF file to write");
+  parser.add("--model", flags.model, "DIR",
+             "model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)");
+  parser.add("--adapter", flags.adapter, "DIR", "PEFT folder, or output_dir of a run: written alone, or with --merge");
   add_allow_other_base(parser, flags.allow_other_base);
   app.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
   app.add_option("--type", flags.type,

@@ -119,9 +119,7 @@ int run_download(const std::vector<std::string>& arguments) {
   std::string name;
   bool is_dataset = false;
   hub::DownloadRequest request;
-  parser.app()
-      .add_option("name", name, "a repository, with a branch, a tag or a commit if not main")
-      ->type_name("ORG/NAME[@REV]");
+  parser.add("name", name, "ORG/NAME[@REV]", "a repository, with a branch, a tag or a commit if not main");
   parser.app().add_flag("--dataset", is_dataset, "NAME is a dataset");
   parser.app().add_flag("--all", request.all_files, "download every file of a model, whatever its format");
   if (!parser.parse(arguments)) return 0;
@@ -150,24 +148,21 @@ namespace {
 
 void print_plan(const hub::PushPlan& plan, const std::string& target, bool json) {
   for (const hub::PushFile& file : plan.files) {
-    if (json)
-      print_line(to_line({{"path", file.path}, {"num_bytes", file.num_bytes}}));
-    else
-      print_line(fmt::format("{:>10}  {}", size_of(file.num_bytes), file.path));
+    print_json_or_text(json, {{"path", file.path}, {"num_bytes", file.num_bytes}},
+                       fmt::format("{:>10}  {}", size_of(file.num_bytes), file.path));
   }
   log_info("{} would go to {}; --dry-run sent nothing", plan.folder.string(), target);
 }
 
 void print_push(const std::string& name, const hub::PushResult& result, bool json) {
-  if (json) {
-    print_line(to_line({{"url", result.url},
-                        {"commit", result.commit},
-                        {"num_files", result.num_files},
-                        {"num_uploaded_bytes", result.num_uploaded_bytes},
-                        {"is_new", result.is_new}}));
-    return;
-  }
-  print_line(result.url);
+  print_json_or_text(json,
+                     {{"url", result.url},
+                      {"commit", result.commit},
+                      {"num_files", result.num_files},
+                      {"num_uploaded_bytes", result.num_uploaded_bytes},
+                      {"is_new", result.is_new}},
+                     result.url);
+  if (json) return;
   log_info("{}: {}", name,
            result.num_files == 0 ? "the repository has all files already; no commit was made"
                                  : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
@@ -185,13 +180,11 @@ int run_push(const std::vector<std::string>& arguments) {
   std::string folder, name;
   bool is_dry = false;
   hub::PushRequest request;
-  parser.app().add_option("folder", folder, "a PEFT adapter, a model, or output_dir of a run")->type_name("DIR");
-  parser.app().add_option("name", name, "the repository")->type_name("ORG/NAME");
+  parser.add("folder", folder, "DIR", "a PEFT adapter, a model, or output_dir of a run");
+  parser.add("name", name, "ORG/NAME", "the repository");
   parser.app().add_flag("--public", request.is_public, "everyone may see the repository");
-  parser.app()
-      .add_option("--revision", request.branch, "branch to commit to (default main); created if missing")
-      ->type_name("NAME");
-  parser.app().add_option("--message", request.message, "commit message")->type_name("TEXT");
+  parser.add("--revision", request.branch, "NAME", "branch to commit to (default main); created if missing");
+  parser.add("--message", request.message, "TEXT", "commit message");
   parser.app().add_flag("--dry-run", is_dry, "list the files, and send nothing");
   if (!parser.parse(arguments)) return 0;
   if (folder.empty()) parser.refuse("DIR", "missing; expected an adapter, a model, or output_dir of a run.");

@@ -124,18 +124,16 @@ struct MergeFlags {
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option(
-         "--model", flags.model,
-         "base model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
-      ->type_name("DIR");
-  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run")->type_name("DIR");
+  parser.add(
+      "--model", flags.model, "DIR",
+      "base model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)");
+  parser.add("--adapter", flags.adapter, "DIR", "PEFT folder, or output_dir of a run");
   add_allow_other_base(parser, flags.allow_other_base);
-  app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
+  parser.add("--output-dir", flags.output_dir, "DIR", "folder to write");
   app.add_option("--dtype", flags.dtype,
                  "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
-  app.add_option("--rows", flags.rows,
-                 "compare the logits on the examples in this file (default: a few built-in texts)")
-      ->type_name("FILE");
+  parser.add("--rows", flags.rows, "FILE",
+             "compare the logits on the examples in this file (default: a few built-in texts)");
   app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
   app.add_flag("--keep-quantised", flags.keep_quantised,
                "quantise the merged weights again, in the format of the base");
@@ -149,12 +147,9 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
   if (flags.portable) {
     const std::string why = "cannot be combined with --portable, which only rewrites the adapter.";
-    if (!flags.model.empty()) parser.refuse("--model", why);
-    if (!flags.dtype.empty()) parser.refuse("--dtype", why);
-    if (!flags.rows.empty()) parser.refuse("--rows", why);
-    if (flags.no_check) parser.refuse("--no-check", why);
-    if (flags.keep_quantised) parser.refuse("--keep-quantised", why);
-    if (flags.allow_other_base) parser.refuse("--allow-other-base", why);
+    for (const char* flag : {"--model", "--dtype", "--rows", "--no-check", "--keep-quantised", kAllowOtherBase}) {
+      if (parser.is_given(flag)) parser.refuse(flag, why);
+    }
     return;
   }
   if (flags.model.empty()) {
@@ -282,28 +277,23 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   }
   const lora::MergeResult result =
       flags.keep_quantised ? merge_and_quantise(request, hooks) : lora::merge_adapter(request, hooks);
-  if (parser.common().json) {
-    print_line(to_line(as_json(result, comparison)));
-    return;
-  }
-  print_line(fmt::format("{}: {} tensors, {} of them merged, {} in {} files", result.folder.string(),
-                         format_count(result.num_tensors), format_count(result.num_merged),
-                         format_bytes(static_cast<double>(result.weight_bytes)), result.num_files));
-  print_line(in_words(comparison));
+  print_json_or_text(
+      parser.common().json, as_json(result, comparison),
+      fmt::format("{}: {} tensors, {} of them merged, {} in {} files\n{}", result.folder.string(),
+                  format_count(result.num_tensors), format_count(result.num_merged),
+                  format_bytes(static_cast<double>(result.weight_bytes)), result.num_files, in_words(comparison)));
 }
 
 void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
   const lora::PortableResult result = lora::make_portable({flags.adapter, flags.output_dir, flags.overwrite});
-  if (parser.common().json) {
-    print_line(to_line({{"output_dir", result.folder.string()},
-                        {"num_tensors", 2 * result.num_linears},
-                        {"num_padded", result.num_padded},
-                        {"num_rescaled", result.num_rescaled},
-                        {"r", result.rank},
-                        {"lora_alpha", result.alpha}}));
-    return;
-  }
-  print_line(
+  print_json_or_text(
+      parser.common().json,
+      {{"output_dir", result.folder.string()},
+       {"num_tensors", 2 * result.num_linears},
+       {"num_padded", result.num_padded},
+       {"num_rescaled", result.num_rescaled},
+       {"r", result.rank},
+       {"lora_alpha", result.alpha}},
       fmt::format("{}: {} linears with r {} and lora_alpha {:g}; {} padded with zeros, the scale of {} multiplied into "
                   "B",
                   result.folder.string(), format_count(result.num_linears), result.rank, result.alpha,

@@ -15,16 +15,13 @@ namespace lora_train::cli {
 namespace {
 
 void print_result(const model::InitModelResult& result, const std::string& folder, bool json) {
-  if (json) {
-    const nlohmann::ordered_json line = {{"output_dir", folder},
-                                         {"num_parameters", result.num_parameters},
-                                         {"weight_bytes", result.weight_bytes},
-                                         {"files", result.files}};
-    print_line(to_line(line));
-    return;
-  }
-  print_line(fmt::format("{}: {} parameters, {} in {}", folder, format_count(result.num_parameters),
-                         format_bytes(static_cast<double>(result.weight_bytes)), join(result.files)));
+  print_json_or_text(json,
+                     {{"output_dir", folder},
+                      {"num_parameters", result.num_parameters},
+                      {"weight_bytes", result.weight_bytes},
+                      {"files", result.files}},
+                     fmt::format("{}: {} parameters, {} in {}", folder, format_count(result.num_parameters),
+                                 format_bytes(static_cast<double>(result.weight_bytes)), join(result.files)));
 }
 
 }  // namespace
@@ -34,9 +31,9 @@ int run_init_model(const std::vector<std::string>& arguments) {
                        "Writes a randomly initialised Hugging Face folder from a config.json and a tokenizer.");
   std::string config, tokenizer, output_dir, dtype = "bf16";
   model::InitModelRequest request;
-  parser.app().add_option("--config", config, "config.json, or a folder that holds one")->type_name("PATH");
-  parser.app().add_option("--tokenizer", tokenizer, "folder whose tokenizer files are copied")->type_name("DIR");
-  parser.app().add_option("--output-dir", output_dir, "folder to write")->type_name("DIR");
+  parser.add("--config", config, "PATH", "config.json, or a folder that holds one");
+  parser.add("--tokenizer", tokenizer, "DIR", "folder whose tokenizer files are copied");
+  parser.add("--output-dir", output_dir, "DIR", "folder to write");
   parser.app().add_option("--seed", request.seed, "seed of the weights (default 42)");
   parser.app().add_option("--dtype", dtype, "type of the weights: bf16 (default), fp16 or fp32");
   parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
@@ -63,16 +60,14 @@ model::LinearFormat parse_format(const CommandParser& parser, const std::string&
 }
 
 void print_result(const model::QuantizeResult& result, bool json) {
-  if (json) {
-    print_line(to_line({{"output_dir", result.folder.string()},
-                        {"num_linears", result.num_linears},
-                        {"weight_bytes", result.weight_bytes},
-                        {"num_files", result.num_files}}));
-    return;
-  }
-  print_line(fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(),
-                         format_count(result.num_linears), format_bytes(static_cast<double>(result.weight_bytes)),
-                         result.num_files));
+  print_json_or_text(
+      json,
+      {{"output_dir", result.folder.string()},
+       {"num_linears", result.num_linears},
+       {"weight_bytes", result.weight_bytes},
+       {"num_files", result.num_files}},
+      fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(), format_count(result.num_linears),
+                  format_bytes(static_cast<double>(result.weight_bytes)), result.num_files));
 }
 
 }  // namespace
@@ -84,13 +79,11 @@ int run_quantize(const std::vector<std::string>& arguments) {
       "numbers as base_precision on the original.");
   std::string model, output_dir, precision = "nf4", double_quant;
   model::QuantizeRequest request;
-  parser.app().add_option("--model", model, "folder, or org/name in the local Hugging Face cache")->type_name("DIR");
-  parser.app().add_option("--output-dir", output_dir, "folder to write")->type_name("DIR");
+  parser.add("--model", model, "DIR", "folder, or org/name in the local Hugging Face cache");
+  parser.add("--output-dir", output_dir, "DIR", "folder to write");
   parser.app().add_option("--base-precision", precision, "nf4 (default), int8 or fp8");
-  parser.app()
-      .add_option("--double-quant", double_quant,
-                  "on: quantise the scales of nf4 too (default); off: keep them in fp32")
-      ->type_name("on|off");
+  parser.add("--double-quant", double_quant, "on|off",
+             "on: quantise the scales of nf4 too (default); off: keep them in fp32");
   parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
   if (!parser.parse(arguments)) return 0;
   if (model.empty()) parser.refuse("--model", "missing; expected the folder of a model.");

@@ -301,14 +301,8 @@ std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
   if (!has_limits(limits)) return lines;
   const PlanVerdict verdict = judge(result, limits);
   Json last = {{"verdict", verdict.text}, {"met", verdict.is_met}};
-  if (verdict.row != nullptr) {
-    last.update(Json{{"gpu", verdict.row->gpu},
-                     {"num_gpus", verdict.row->num_gpus},
-                     {"hours", verdict.row->hours},
-                     {"cost_usd", or_null(verdict.row->cost_usd)}});
-  } else {
-    last.update(Json{{"gpu", nullptr}, {"num_gpus", nullptr}, {"hours", nullptr}, {"cost_usd", nullptr}});
-  }
+  const Json row = verdict.row != nullptr ? row_json(*verdict.row) : Json::object();
+  for (const char* key : {"gpu", "num_gpus", "hours", "cost_usd"}) last[key] = row.value(key, Json());
   return fmt::format("{}{}\n", lines, to_line(last));
 }
 
@@ -331,10 +325,8 @@ int run_plan(const std::vector<std::string>& arguments) {
           "this machine; repeatable")
       ->type_name("NAME");
   parser.add_list("--count", counts, "number of GPUs (default: 1, 2, 4 and 8); repeatable")->type_name("N");
-  parser.app().add_option("--gpus", gpu_file, "your own GPUs and prices, as in configs/gpus.json")->type_name("FILE");
-  parser.app()
-      .add_option("--shape", request.shape, "a published model instead of a folder: " + join(model::known_shapes()))
-      ->type_name("NAME");
+  parser.add("--gpus", gpu_file, "FILE", "your own GPUs and prices, as in configs/gpus.json");
+  parser.add("--shape", request.shape, "NAME", "a published model instead of a folder: " + join(model::known_shapes()));
   parser.add_integer("--documents", request.num_documents, 1, kMostDocuments,
                      "assume N documents instead of reading data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
@@ -343,13 +335,10 @@ int run_plan(const std::vector<std::string>& arguments) {
       .add_list("--calibrate", past_runs,
                 "scale the times by the measured speed of this run, or of the runs in this folder; repeatable")
       ->type_name("DIR");
-  parser.app()
-      .add_option("--deadline", deadline, "name the cheapest option that finishes within this time")
-      ->type_name("TIME");
-  parser.app().add_option("--budget", budget, "name the fastest option within this budget")->type_name("DOLLARS");
-  parser.app()
-      .add_option("--disk", disk, "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)")
-      ->type_name("GB/S");
+  parser.add("--deadline", deadline, "TIME", "name the cheapest option that finishes within this time");
+  parser.add("--budget", budget, "DOLLARS", "name the fastest option within this budget");
+  parser.add("--disk", disk, "GB/S",
+             "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)");
   if (!parser.parse(arguments)) return 0;
   const std::optional<double> disk_gb_s = disk.empty() ? 1 : parse_number(disk);
   if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", fmt::format("is {}; expected GB/s above 0.", disk));

@@ -105,7 +105,7 @@ int run_completion(const std::vector<std::string>& arguments) {
       "Prints a script that completes commands and flags. bash: source <(lora-train completion bash), in ~/.bashrc; "
       "zsh: the same in ~/.zshrc; fish: lora-train completion fish | source.");
   std::string shell;
-  parser.app().add_option("shell", shell, "bash, zsh or fish")->type_name("SHELL");
+  parser.add("shell", shell, "SHELL", "bash, zsh or fish");
   if (!parser.parse(arguments)) return 0;
   if (shell == "words") {
     for (const auto& command : commands()) print_line(command.name);

@@ -39,9 +39,7 @@ void add_price(CommandParser& parser, const std::string& flag, std::optional<dou
 
 /// Adds the flags that control the questions for a teacher.
 void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
-  parser.app()
-      .add_option("--teacher-model", flags.teacher_model, "model of the server (default: the first that it lists)")
-      ->type_name("NAME");
+  parser.add("--teacher-model", flags.teacher_model, "NAME", "model of the server (default: the first that it lists)");
   parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers per prompt, one example each (default 1)");
   parser.add_integer("--max-tokens,--max-new-tokens", flags.max_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
@@ -82,17 +80,14 @@ void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, Refu
   app.add_flag("--drop-cut", filters.drop_cut, "filter: drop answers that reached --max-tokens");
   chars("--min-chars", filters.min_chars, "filter: drop answers with fewer characters");
   chars("--max-chars", filters.max_chars, "filter: drop answers with more characters");
-  app.add_option("--keep-matching", filters.keep_matching, "filter: keep only answers that match")->type_name("REGEX");
-  app.add_option("--drop-matching", filters.drop_matching, "filter: drop answers that match")->type_name("REGEX");
-  app.add_option("--json-schema", filters.json_schema, "filter: keep only JSON answers that fit this schema")
-      ->type_name("FILE");
+  parser.add("--keep-matching", filters.keep_matching, "REGEX", "filter: keep only answers that match");
+  parser.add("--drop-matching", filters.drop_matching, "REGEX", "filter: drop answers that match");
+  parser.add("--json-schema", filters.json_schema, "FILE", "filter: keep only JSON answers that fit this schema");
   app.add_flag("--drop-refusals", refusals.drop, "filter: drop answers that begin like refusals (\"I'm sorry, but\")");
-  app.add_option("--refusal-phrases", refusals.file, "filter: drop answers that begin with a line of this file")
-      ->type_name("FILE");
+  parser.add("--refusal-phrases", refusals.file, "FILE", "filter: drop answers that begin with a line of this file");
   parser.add_integer("--agree", filters.agree, 2, kMaxCount,
                      "filter: keep the largest group of --samples that agree, if it has at least N");
-  app.add_option("--agree-on", filters.agree_on, "the part that must agree (default: the whole answer)")
-      ->type_name("REGEX");
+  parser.add("--agree-on", filters.agree_on, "REGEX", "the part that must agree (default: the whole answer)");
   app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: drop repeated answers to a prompt");
 }
 
@@ -180,23 +175,23 @@ struct CommandFlags {
 };
 
 void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& job) {
-  CLI::App& app = parser.app();
-  const auto text = [&app](const char* flag, std::string& value, const char* type, const char* help) {
-    app.add_option(flag, value, help)->type_name(type);
-  };
-  text("--teacher", flags.teacher, "URL",
-       "OpenAI-compatible server, http://host:8000/v1; its key is in $OPENAI_API_KEY");
-  text("--adapter", flags.adapter, "DIR", "adapter for a teacher given with --model");
+  parser.add("--teacher", flags.teacher, "URL",
+             "OpenAI-compatible server, http://host:8000/v1; its key is in $OPENAI_API_KEY");
+  parser.add("--adapter", flags.adapter, "DIR", "adapter for a teacher given with --model");
   add_allow_other_base(parser, flags.allow_other_base);
-  text("--prompts", flags.prompts, "FILE", "examples with prompt or messages, or a .txt file with one prompt per line");
-  text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from an example's fields");
-  text("--system", flags.system, "FILE", "system message that only the teacher sees");
-  text("--student-system", flags.student_system, "FILE", "system message to write into the examples");
-  text("--output", job.output, "FILE.jsonl", "file for the examples; the same command resumes from FILE.answers.jsonl");
-  text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
+  parser.add("--prompts", flags.prompts, "FILE",
+             "examples with prompt or messages, or a .txt file with one prompt per line");
+  parser.add("--template", flags.prompt_template, "FILE",
+             "Jinja template that makes the prompt from an example's fields");
+  parser.add("--system", flags.system, "FILE", "system message that only the teacher sees");
+  parser.add("--student-system", flags.student_system, "FILE", "system message to write into the examples");
+  parser.add("--output", job.output, "FILE.jsonl",
+             "file for the examples; the same command resumes from FILE.answers.jsonl");
+  parser.add("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
   parser.add_list("--join", flags.join, "also use the answers of the shard written to this --output; repeatable")
       ->type_name("FILE.jsonl");
-  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; examples have prompt and completion");
+  parser.app().add_flag("--raw", job.is_raw,
+                        "continue texts instead of answering chats; examples have prompt and completion");
 }
 
 void parse_shard(const CommandParser& parser, const std::string& shard, teach::TeachOptions& job) {
@@ -294,20 +289,16 @@ struct Switches {
 
 void refuse_adapter_as_teacher(const std::string& teacher) {
   const std::filesystem::path folder = std::filesystem::path(teacher).lexically_normal();
-  std::error_code code;
-  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / storage::kAdapterConfigFile, code))
-    return;
+  if (!storage::holds_adapter(adapter_folder(teacher))) return;
   const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
   throw ConfigError("teacher", "{} is an adapter, but a teacher is a whole model. Merge it: {}, and give {}.", teacher,
                     shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}), merged);
 }
 
 void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
-  CLI::App& app = parser.app();
-  app.add_flag("--start-teacher", server.starts,
-               "start the teacher's server on this machine (vLLM), and stop it before training");
-  app.add_option("--teacher-command", server.command, "command that --start-teacher runs instead of vLLM")
-      ->type_name("COMMAND");
+  parser.app().add_flag("--start-teacher", server.starts,
+                        "start the teacher's server on this machine (vLLM), and stop it before training");
+  parser.add("--teacher-command", server.command, "COMMAND", "command that --start-teacher runs instead of vLLM");
   parser
       .add_number(
           "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
@@ -317,7 +308,7 @@ void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
                      "vLLM: GPUs for the teacher (default: all visible ones)");
   parser.add_integer("--max-model-len", server.max_model_len, 1, 100000000,
                      "vLLM: maximum number of tokens of prompt and answer (default 32768)");
-  app.add_option("--teacher-dtype", server.dtype, "vLLM: data type (default auto)")->type_name("TYPE");
+  parser.add("--teacher-dtype", server.dtype, "TYPE", "vLLM: data type (default auto)");
   parser
       .add_number(
           "--gpu-memory-utilization", server.gpu_memory_utilization,
@@ -459,13 +450,10 @@ int run_distill(const std::vector<std::string>& arguments) try {
   add_asking_flags(parser, request.teach);
   add_filter_flags(parser, request.teach.filters, refusals);
   add_server_flags(parser, request.server);
-  parser.app()
-      .add_option("--template", switches.template_file, "Jinja template that makes the prompt from an example's fields")
-      ->type_name("FILE");
-  parser.app()
-      .add_option("--match", request.match,
-                  "part of the student's and the teacher's answers that must be equal (default: the whole answer)")
-      ->type_name("REGEX");
+  parser.add("--template", switches.template_file, "FILE",
+             "Jinja template that makes the prompt from an example's fields");
+  parser.add("--match", request.match, "REGEX",
+             "part of the student's and the teacher's answers that must be equal (default: the whole answer)");
   parser.app().add_flag("--teacher-only", switches.teacher_only, "stop before training");
   parser.app().add_flag("--overwrite", switches.overwrite, "train again; keep the teacher's answers");
   parser.add_list("--allow-changed", switches.allow_changed, "let this key differ from the resumed run; repeatable")

@@ -142,13 +142,13 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
   for (const std::uint32_t document : documents_of(step)) {
     if (num_shown-- > 0) {
       show_example(data::view_examples(prepared.train, tokenizer, document, 1).front(), json);
-    } else if (json) {
-      print_line(to_line({{"source", prepared.train.source(document)},
-                          {"num_tokens", prepared.train.num_tokens(document)},
-                          {"num_supervised", prepared.train.num_supervised(document)}}));
     } else {
-      print_line("  " + prepared.train.source(document) + "  " + format_count(prepared.train.num_tokens(document)) +
-                 " tokens, " + format_count(prepared.train.num_supervised(document)) + " trained");
+      const std::string source = prepared.train.source(document);
+      const auto num_tokens = prepared.train.num_tokens(document);
+      const auto num_supervised = prepared.train.num_supervised(document);
+      print_json_or_text(
+          json, {{"source", source}, {"num_tokens", num_tokens}, {"num_supervised", num_supervised}},
+          fmt::format("  {}  {} tokens, {} trained", source, format_count(num_tokens), format_count(num_supervised)));
     }
   }
 }
@@ -191,13 +191,9 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   std::optional<long long> step;
-  parser.app()
-      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N examples")
-      ->type_name("N");
-  parser.app()
-      .add_option("--step", step,
-                  "print file:line of the examples in optimizer step K; with --show, also their text and ids")
-      ->type_name("K");
+  parser.add("--show", num_shown, "N", "print text, ids and trained tokens (green) of the first N examples");
+  parser.add("--step", step, "K",
+             "print file:line of the examples in optimizer step K; with --show, also their text and ids");
   parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
   parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
   if (!parser.parse(arguments)) return 0;
@@ -243,15 +239,13 @@ void list(const fs::path& folder, bool json) {
   std::uint64_t total = 0;
   for (const data::CachedTable& table : tables) {
     total += table.num_bytes;
-    if (json) {
-      print_line(to_line({{"file", table.file.string()},
-                          {"num_bytes", table.num_bytes},
-                          {"last_used", table.last_used},
-                          {"is_in_use", table.is_in_use}}));
-    } else {
-      print_line(fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), size_text(table.num_bytes),
-                             table.file.filename().string(), table.is_in_use ? "  in use" : ""));
-    }
+    print_json_or_text(json,
+                       {{"file", table.file.string()},
+                        {"num_bytes", table.num_bytes},
+                        {"last_used", table.last_used},
+                        {"is_in_use", table.is_in_use}},
+                       fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), size_text(table.num_bytes),
+                                   table.file.filename().string(), table.is_in_use ? "  in use" : ""));
   }
   if (json) return;
   const std::uint64_t limit = data::token_cache_limit();
@@ -266,15 +260,13 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
   std::erase_if(left, [&](const data::CachedTable& table) { return table.last_used >= used_before; });
   const auto num_in_use = std::ranges::count_if(left, [](const data::CachedTable& table) { return table.is_in_use; });
   const auto num_without_lock = std::ssize(left) - num_in_use;
-  if (json) {
-    print_line(to_line({{"folder", folder.string()},
-                        {"num_deleted", deleted.num_tables},
-                        {"num_bytes", deleted.num_bytes},
-                        {"num_in_use", num_in_use},
-                        {"num_without_lock", num_without_lock}}));
-    return;
-  }
-  print_line(
+  print_json_or_text(
+      json,
+      {{"folder", folder.string()},
+       {"num_deleted", deleted.num_tables},
+       {"num_bytes", deleted.num_bytes},
+       {"num_in_use", num_in_use},
+       {"num_without_lock", num_without_lock}},
       fmt::format("{}: deleted {} tables, {}{}{}", folder.string(), deleted.num_tables, size_text(deleted.num_bytes),
                   num_in_use == 0 ? "" : fmt::format("; kept {} in use", num_in_use),
                   num_without_lock == 0 ? "" : fmt::format("; kept {} that cannot be locked", num_without_lock)));
@@ -305,11 +297,8 @@ int run_cache(const std::vector<std::string>& arguments) {
               },
               "an age such as 30d, 12h or 90m", "with --clear: keep the tables used within this time")
           ->type_name("TIME");
-  const CLI::Option* const dir =
-      parser.app()
-          .add_option("--dir", folder,
-                      "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)")
-          ->type_name("DIR");
+  const CLI::Option* const dir = parser.add(
+      "--dir", folder, "DIR", "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)");
   if (!parser.parse(arguments)) return 0;
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
   if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "needs --clear.");

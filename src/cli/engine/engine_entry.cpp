@@ -19,10 +19,18 @@ extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 
 extern "C" const lora_train::cli::EngineApi* lora_train_engine() {
   using namespace lora_train;
-  static const cli::EngineApi api = {&run::run_training,     &evaluate::run_evaluation, &torch_version,
-                                     &bench::check_kernels,  &evaluate::run_generation, &evaluate::answer_turns,
-                                     &evaluate::serve,       &lora::check_merge,        &bench::run_bench,
-                                     &model::quantize_model, &model::decode_linear,     &bench::make_forecast,
-                                     &bench::check_fit};
+  static const cli::EngineApi api = {.train = &run::run_training,
+                                     .evaluate = &evaluate::run_evaluation,
+                                     .torch_version = &torch_version,
+                                     .check_kernels = &bench::check_kernels,
+                                     .generate = &evaluate::run_generation,
+                                     .answer_turns = &evaluate::answer_turns,
+                                     .serve = &evaluate::serve,
+                                     .check_merge = &lora::check_merge,
+                                     .bench = &bench::run_bench,
+                                     .quantize = &model::quantize_model,
+                                     .decode_linear = &model::decode_linear,
+                                     .forecast = &bench::make_forecast,
+                                     .check_fit = &bench::check_fit};
   return &api;
 }

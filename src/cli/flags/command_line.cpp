@@ -108,72 +108,57 @@ const CommandParser::OtherFlag* CommandParser::find_other(const std::string& fla
   return found == other_flags_.end() ? nullptr : &*found;
 }
 
-std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> arguments) const {
-  for (std::string& argument : arguments) {
-    std::string flag = name_of_flag(argument);
-    if (!flag.starts_with("--")) continue;
-    const std::size_t size = flag.size();
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    if (app_.get_option_no_throw(flag) != nullptr) argument.replace(0, size, flag);
-  }
-  return arguments;
+const CLI::Option* CommandParser::find_option(std::string& flag) const {
+  if (!flag.starts_with("--")) return nullptr;
+  std::string hyphened = flag;
+  std::replace(hyphened.begin(), hyphened.end(), '_', '-');
+  const CLI::Option* const option = app_.get_option_no_throw(hyphened);
+  if (option != nullptr) flag = hyphened;
+  return option;
 }
 
-std::vector<std::string> CommandParser::without_missing_values(const std::vector<std::string>& arguments) {
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const CLI::Option* const option = arguments[i].starts_with("--") ? app_.get_option_no_throw(arguments[i]) : nullptr;
-    const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
-    const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
-    if (needs_value && next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next))) {
-      add_mistake(arguments[i], fmt::format("has no value; expected {} {}.", arguments[i], option->get_type_name()));
-      continue;
-    }
-    rest.push_back(arguments[i]);
-    if (needs_value && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+bool CommandParser::is_known(std::string flag) const { return find_option(flag) || find_other(flag); }
+
+void CommandParser::take_other(const OtherFlag& other, const std::vector<std::string>& words, std::size_t& at) {
+  const std::string flag = name_of_flag(words[at]);
+  if (flag.size() < words[at].size())
+    return take_other_(flag, other.name, words[at].substr(flag.size() + 1), words_from(words, at + 1));
+  const bool has_next = at + 1 < words.size() && !words[at + 1].starts_with("--");
+  const bool takes_next = has_next && (!other.is_switch || is_switch_value(words[at + 1]));
+  if (takes_next) {
+    ++at;
+    take_other_(flag, other.name, words[at], words_from(words, at + 1));
+  } else if (other.is_switch) {
+    take_other_(flag, other.name, "true", {});
+  } else {
+    add_mistake(flag, fmt::format("has no value; expected {} VALUE.", flag));
   }
-  return rest;
 }
 
-std::vector<std::string> CommandParser::without_unknown_flags(const std::vector<std::string>& arguments) {
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string flag = name_of_flag(arguments[i]);
-    const CLI::Option* const option = flag.starts_with("--") ? app_.get_option_no_throw(flag) : nullptr;
-    if (!flag.starts_with("--") || option != nullptr) {
-      rest.push_back(arguments[i]);
-      const bool takes_next = option != nullptr && option->get_items_expected_min() > 0 && flag == arguments[i];
-      if (takes_next && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
-      continue;
-    }
-    add_unknown_flag(flag);
-    if (flag == arguments[i] && i + 1 < arguments.size() && may_be_value(arguments[i + 1])) ++i;
-  }
-  return rest;
-}
-
-std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) {
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string flag = name_of_flag(arguments[i]);
-    const OtherFlag* const other = find_other(flag);
-    if (other == nullptr) {
-      rest.push_back(arguments[i]);
-      continue;
-    }
-    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
-    if (flag.size() < arguments[i].size()) {
-      take_other_(flag, other->name, arguments[i].substr(flag.size() + 1), words_from(arguments, i + 1));
-    } else if (other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
-      take_other_(flag, other->name, "true", {});
-    } else if (has_next) {
-      ++i;
-      take_other_(flag, other->name, arguments[i], words_from(arguments, i + 1));
+std::vector<std::string> CommandParser::take_words(const std::vector<std::string>& words) {
+  std::vector<std::string> own;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string flag = name_of_flag(words[i]);
+    const std::string value = words[i].substr(flag.size());
+    const bool has_next = value.empty() && i + 1 < words.size();
+    if (!flag.starts_with("--")) {
+      own.push_back(words[i]);
+    } else if (const CLI::Option* const option = find_option(flag)) {
+      const bool takes_next = has_next && option->get_items_expected_min() > 0;
+      if (takes_next && is_known(name_of_flag(words[i + 1]))) {
+        add_mistake(flag, fmt::format("has no value; expected {} {}.", flag, option->get_type_name()));
+        continue;
+      }
+      own.push_back(flag + value);
+      if (takes_next) own.push_back(words[++i]);
+    } else if (const OtherFlag* const other = find_other(flag)) {
+      take_other(*other, words, i);
     } else {
-      add_mistake(flag, fmt::format("has no value; expected {} VALUE.", flag));
+      add_unknown_flag(flag);
+      if (has_next && may_be_value(words[i + 1])) ++i;
     }
   }
-  return rest;
+  return own;
 }
 
 bool CommandParser::parse(const std::vector<std::string>& arguments) {
@@ -182,13 +167,10 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     return false;
   }
   const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
-  const std::vector<std::string> own =
-      take_others(without_missing_values(with_hyphens({arguments.begin(), end_of_flags})));
-  std::vector<std::string> reversed = without_unknown_flags(own);
-  reversed.insert(reversed.end(), end_of_flags, arguments.end());
-  std::reverse(reversed.begin(), reversed.end());  // the order that CLI11 wants
+  std::vector<std::string> own = take_words({arguments.begin(), end_of_flags});
+  own.insert(own.end(), end_of_flags, arguments.end());
   try {
-    app_.parse(reversed);
+    app_.parse(std::vector<std::string>(own.rbegin(), own.rend()));
   } catch (const CLI::CallForHelp&) {
     print_text(app_.help());
     return false;

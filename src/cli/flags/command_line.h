@@ -52,6 +52,11 @@ class CommandParser {
 
   /// For flags and options of the command; each option takes one value per occurrence.
   CLI::App& app() { return app_; }
+  /// "--name TYPE", or a word TYPE if the name has no hyphens.
+  template <class T>
+  CLI::Option* add(const std::string& flag, T& value, const std::string& type, const std::string& help) {
+    return app_.add_option(flag, value, help)->type_name(type);
+  }
   /// "--name VALUE", repeatable.
   CLI::Option* add_list(const std::string& flag, std::vector<std::string>& values, const std::string& help);
 
@@ -110,6 +115,8 @@ class CommandParser {
   void refuse_special_file(const std::string& flag, const std::string& file) const;
 
   const CommonFlags& common() const { return common_; }
+  /// Call it after parsing.
+  bool is_given(const std::string& flag) const { return app_.get_option(flag)->count() > 0; }
   /// Throws ConfigError(flag, message) on behalf of the command.
   [[noreturn]] void refuse(const std::string& flag, const std::string& message) const;
 
@@ -119,17 +126,16 @@ class CommandParser {
   void throw_if_wrong() const;
   void find_wrong_words();
   void add_unknown_flag(const std::string& name);
-  /// Drops unknown flags, and the value that may follow each.
-  std::vector<std::string> without_unknown_flags(const std::vector<std::string>& arguments);
-  /// Drops options with a flag in place of their value.
-  std::vector<std::string> without_missing_values(const std::vector<std::string>& arguments);
-  /// Turns --max_new_tokens into --max-new-tokens if the command has that option.
-  std::vector<std::string> with_hyphens(std::vector<std::string> arguments) const;
   /// "--name" of every option and every other flag.
   std::vector<std::string> flag_names() const;
-  /// Hands the other flags to take_other_, and returns the rest.
-  std::vector<std::string> take_others(const std::vector<std::string>& arguments);
+  /// Returns the words for CLI11. Hands the other flags to take_other_, and notes unknown flags and missing values.
+  std::vector<std::string> take_words(const std::vector<std::string>& words);
+  /// `at`: the flag; afterwards its last word.
+  void take_other(const OtherFlag& other, const std::vector<std::string>& words, std::size_t& at);
   const OtherFlag* find_other(const std::string& flag) const;
+  /// Gives `flag` the option's spelling, with hyphens.
+  const CLI::Option* find_option(std::string& flag) const;
+  bool is_known(std::string flag) const;
 
   CLI::App app_;
   CommonFlags common_;

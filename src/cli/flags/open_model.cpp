@@ -26,17 +26,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_adapter(const fs::path& folder) {
-  std::error_code code;
-  return fs::exists(folder / storage::kAdapterConfigFile, code);
-}
-
 /// Empty without an adapter.
 fs::path newest_checkpoint(const fs::path& run) {
   std::error_code code;
   if (!fs::is_directory(run, code)) return {};
   for (const fs::path& checkpoint : run_folder::list(run)) {
-    if (is_adapter(checkpoint)) return checkpoint;
+    if (storage::holds_adapter(checkpoint)) return checkpoint;
   }
   return {};
 }
@@ -79,7 +74,7 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
 
 void warn_of_older_result(const std::string& adapter) {
   const fs::path folder = adapter, run = folder.parent_path();
-  if (folder.filename() != storage::kAdapterFolder || !is_adapter(folder)) return;
+  if (folder.filename() != storage::kAdapterFolder || !storage::holds_adapter(folder)) return;
   if (!storage::read_marker(run) || run_folder::holds_done_summary(run)) return;
   const fs::path newest = newest_checkpoint(run);
   const std::optional<std::int64_t> step = step_of_result(folder);
@@ -93,15 +88,15 @@ void warn_of_older_result(const std::string& adapter) {
 
 std::string adapter_folder(const std::string& given) {
   const fs::path of_run = fs::path(given) / storage::kAdapterFolder;
-  if (given.empty() || !is_adapter(of_run)) return given;
+  if (given.empty() || !storage::holds_adapter(of_run)) return given;
   // Next to a run's result there may be an adapter of another tool that wrote into the same folder.
-  return is_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
+  return storage::holds_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
 }
 
 std::string find_adapter(const std::string& given, const std::string& name) {
   const std::string folder = adapter_folder(given);
   std::error_code code;
-  if (folder.empty() || is_adapter(folder)) {
+  if (folder.empty() || storage::holds_adapter(folder)) {
     warn_of_older_result(folder);
     return folder;
   }

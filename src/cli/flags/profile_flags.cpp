@@ -56,9 +56,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }
-  parser.app()
-      .add_option("settings", trailing_, "same as --set, or as --profile if it has no \"=\"")
-      ->type_name("KEY=VALUE | FILE");
+  parser.add("settings", trailing_, "KEY=VALUE | FILE", "same as --set, or as --profile if it has no \"=\"");
   std::vector<CommandParser::OtherFlag> names;
   for (const KnownName& known : known_names()) {
     names.push_back({known.name, known.is_switch});

@@ -135,6 +135,13 @@ std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<do
 
 std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
+/// Something missing that only a GPU needs. `advice`: for a machine that has one.
+DoctorCheck missing_for_gpu(const DoctorFindings& found, const std::string& name, const std::string& value,
+                            const std::string& advice) {
+  if (found.gpus.has_gpu_hardware()) return {name, value, CheckStatus::kFailed, advice};
+  return {name, value, CheckStatus::kNote, "runs compute on the CPU only"};
+}
+
 void judge_torch(const DoctorFindings& found, Checks& checks) {
   checks.push_back({"program", fmt::format("lora-train {}, commit {}", version(), commit())});
   if (!found.torch) {
@@ -143,13 +150,9 @@ void judge_torch(const DoctorFindings& found, Checks& checks) {
   }
   const TorchInstallation& torch = *found.torch;
   checks.push_back({"LibTorch", fmt::format("{} in {} ({})", torch.version, torch.folder.string(), torch.found_by)});
-  if (torch.cuda.empty()) {
-    const bool needs_it = found.gpus.has_gpu_hardware();
-    checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
-                      needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "runs compute on the CPU only"});
-  } else {
-    checks.push_back({"CUDA of LibTorch", torch.cuda});
-  }
+  checks.push_back(torch.cuda.empty() ? missing_for_gpu(found, "CUDA of LibTorch", "none: a CPU build",
+                                                        "Install the CUDA build: pip install torch==2.11.0")
+                                      : DoctorCheck{"CUDA of LibTorch", torch.cuda});
   if (!found.engine_problem.empty()) {
     checks.push_back({"engine", "cannot be loaded", CheckStatus::kFailed, found.engine_problem});
   }
@@ -244,11 +247,9 @@ void judge_build(const DoctorFindings& found, Checks& checks) {
     checks.push_back({"CUDA code", "built for " + device::built_architectures_text()});
     return;
   }
-  const bool needs_it = found.gpus.has_gpu_hardware();
-  checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
-                    needs_it ? "lib/liblora_train_cuda.so is not next to the program: build where nvcc is "
-                               "(scripts/install_deps.sh installs it) and copy the whole folder"
-                             : "runs compute on the CPU only"});
+  checks.push_back(missing_for_gpu(found, "CUDA code", "none: a CPU-only build",
+                                   "lib/liblora_train_cuda.so is not next to the program: build where nvcc is "
+                                   "(scripts/install_deps.sh installs it) and copy the whole folder"));
 }
 
 void judge_libraries(const DoctorFindings& found, Checks& checks) {

@@ -48,4 +48,9 @@ inline std::string to_line(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+/// Prints a command's result: one line of JSON, or `text`.
+inline void print_json_or_text(bool as_json, const nlohmann::ordered_json& object, const std::string& text) {
+  print_line(as_json ? to_line(object) : text);
+}
+
 }  // namespace lora_train::cli

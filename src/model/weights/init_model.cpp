@@ -120,10 +120,7 @@ void add_tokenizer(const fs::path& folder, Files& files) {
 }
 
 void check_tokenizer(const fs::path& folder) {
-  if (folder.empty()) return;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"}) {
-    if (fs::exists(folder / name)) return;
-  }
+  if (folder.empty() || storage::holds_tokenizer(folder)) return;
   throw FormatError(folder.string(),
                     "holds no tokenizer.json, tokenizer.model or tekken.json; a tokenizer folder was expected");
 }
