@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "lora_train/base/error.h"
-#include "tokenizer/jinja/interpreter.h"
+#include "tokenizer/jinja/template.h"
 #include "tokenizer/jinja/value.h"
 
 namespace lora_train::fuzz {

@@ -12,8 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jinja/interpreter.h"
-#include "jinja/parser.h"
+#include "jinja/template.h"
 #include "jinja/value.h"
 #include "json/json_place.h"
 #include "lora_train/base/error.h"

@@ -4,85 +4,81 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <ctime>
-#include <unordered_map>
 
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-using TextMethod = Value (*)(const Text&, const Arguments&);
-
-std::optional<std::string> string_argument(const Arguments& arguments, std::size_t index, const char* name) {
-  const Value* value = arguments.get(index, name);
-  if (value == nullptr || value->is_none()) return std::nullopt;
-  if (value->as_text() == nullptr) throw RenderError{fmt::format("{} must be str, not {}", name, value->type_name())};
-  return value->as_text()->bytes();
-}
-
-std::string required_string(const Arguments& arguments, std::size_t index, const char* name) {
-  const auto value = string_argument(arguments, index, name);
-  if (!value) throw RenderError{std::string("missing argument: ") + name};
-  return *value;
-}
+const Text& text_of(const Value& subject) { return *subject.as_text(); }
 
 // startswith and endswith take one string or a tuple of them.
-template <class Fits>
-Value matches_any(const Arguments& arguments, Fits fits) {
-  const Value& given = required(arguments, 0, "prefix");
-  const bool is_tuple = given.as_list() != nullptr && given.list_kind() == ListKind::kTuple;
-  for (const Value& option : is_tuple ? *given.as_list() : List{given}) {
+bool has_affix(const Value& subject, const Call& call, bool at_end) {
+  const std::string& bytes = text_of(subject).bytes();
+  const bool is_tuple = call[0].as_list() != nullptr && call[0].list_kind() == ListKind::kTuple;
+  for (const Value& option : is_tuple ? *call[0].as_list() : List{call[0]}) {
     if (option.as_text() == nullptr)
-      throw RenderError{"startswith first arg must be str or a tuple of str, not " + option.type_name()};
-    if (fits(option.as_text()->bytes())) return true;
+      throw RenderError{call.who + " first arg must be str or a tuple of str, not " + option.type_name()};
+    const std::string& affix = text_of(option).bytes();
+    if (at_end ? bytes.ends_with(affix) : bytes.starts_with(affix)) return true;
   }
   return false;
 }
 
-Value split_method(const Text& text, const Arguments& arguments, bool from_right) {
-  const auto separator = string_argument(arguments, 0, "sep");
-  const std::int64_t limit = integer_argument(arguments, 1, "maxsplit", -1);
+Value without_affix(const Value& subject, const Call& call, bool at_end) {
+  const Text& text = text_of(subject);
+  const std::string affix = call.required_text(0);
+  if (at_end) return text.bytes().ends_with(affix) ? text.slice(0, text.size() - affix.size()) : text;
+  return text.bytes().starts_with(affix) ? text.slice(affix.size(), text.size()) : text;
+}
+
+Value split_method(const Value& subject, const Call& call, bool from_right) {
+  const auto separator = call.text(0);
   if (separator && separator->empty()) throw RenderError{"empty separator"};
-  return separator ? split_by(text, *separator, limit, from_right) : split_by_space(text, limit, from_right);
+  return separator ? split_by(text_of(subject), *separator, call.integer(1), from_right)
+                   : split_by_space(text_of(subject), call.integer(1), from_right);
+}
+
+std::size_t position_in(const Text& text, const std::string& needle, bool from_right) {
+  spend_search(text.size(), needle.size());
+  return from_right ? text.bytes().rfind(needle) : text.bytes().find(needle);
 }
 
 // find and rfind; `must` turns them into index and rindex.
-Value find_in(const Text& text, const Arguments& arguments, bool from_right, bool must) {
-  const std::string needle = required_string(arguments, 0, "sub");
-  spend_search(text.size(), needle.size());
-  const std::size_t at = from_right ? text.bytes().rfind(needle) : text.bytes().find(needle);
+Value find_in(const Value& subject, const Call& call, bool from_right, bool must) {
+  const Text& text = text_of(subject);
+  const std::size_t at = position_in(text, call.required_text(0), from_right);
   if (at != std::string::npos) return Value::integer(count_chars(std::string_view(text.bytes()).substr(0, at)));
   if (must) throw RenderError{"substring not found"};
   return std::int64_t{-1};
 }
 
-Value partition_method(const Text& text, const Arguments& arguments, bool from_right) {
-  const std::string separator = required_string(arguments, 0, "sep");
+Value partition_method(const Value& subject, const Call& call, bool from_right) {
+  const Text& text = text_of(subject);
+  const std::string separator = call.required_text(0);
   if (separator.empty()) throw RenderError{"empty separator"};
-  spend_search(text.size(), separator.size());
-  const std::size_t at = from_right ? text.bytes().rfind(separator) : text.bytes().find(separator);
+  const std::size_t at = position_in(text, separator, from_right), end = at + separator.size();
   List parts = {text, Text(), Text()};
-  if (at == std::string::npos && from_right) parts = {Text(), Text(), text};
-  if (at != std::string::npos) {
-    const std::size_t end = at + separator.size();
+  if (at != std::string::npos)
     parts = {text.slice(0, at), text.slice(at, end), text.slice(end, text.size())};
-  }
+  else if (from_right)
+    std::swap(parts.front(), parts.back());
   return {std::move(parts), ListKind::kTuple};
 }
 
-Value join_method(const Text& separator, const Arguments& arguments) {
-  const Value& given = required(arguments, 0, "iterable");
-  if (given.is_undefined()) return Text();
-  const List items = iterate(given);
+Value join_method(const Value& separator, const Call& call) {
+  const List items = iterate(call[0]);
   for (const Value& item : items) {
     if (item.as_text() == nullptr) throw RenderError{"join: expected str instance, " + item.type_name() + " found"};
   }
-  return join_texts(items, separator);
+  return join_texts(items, text_of(separator));
 }
 
-bool all_chars(const Text& text, bool (*fits)(std::uint32_t)) {
+bool all_chars(const Value& subject, bool (*fits)(std::uint32_t)) {
+  const Text& text = text_of(subject);
   spend_bytes(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Char c = utf8_char(text.bytes(), at);
@@ -93,9 +89,10 @@ bool all_chars(const Text& text, bool (*fits)(std::uint32_t)) {
 }
 
 // ljust, rjust, center, zfill: padding up to a number of characters.
-Value padded(const Text& text, const Arguments& arguments, char side) {
-  const std::int64_t width = integer_argument(arguments, 0, "width", 0);
-  const std::string fill = side == '0' ? "0" : string_argument(arguments, 1, "fillchar").value_or(" ");
+Value padded(const Value& subject, const Call& call, char side) {
+  const Text& text = text_of(subject);
+  const std::int64_t width = call.integer(0);
+  const std::string fill = side == '0' ? "0" : call.text(1).value_or(" ");
   if (count_chars(fill) != 1) throw RenderError{"The fill character must be exactly one character long"};
   const auto length = static_cast<std::int64_t>(count_chars(text.bytes()));
   if (width <= length) return text;
@@ -112,175 +109,59 @@ Value padded(const Text& text, const Arguments& arguments, char side) {
   return out;
 }
 
-const std::unordered_map<std::string, Builtin<TextMethod>>& affix_methods() {
-  static const std::unordered_map<std::string, Builtin<TextMethod>> table = {
-      {"startswith",
-       {[](const Text& t, const Arguments& a) {
-          return matches_any(a, [&](const std::string& s) { return t.bytes().starts_with(s); });
-        },
-        {"prefix"}}},
-      {"endswith",
-       {[](const Text& t, const Arguments& a) {
-          return matches_any(a, [&](const std::string& s) { return t.bytes().ends_with(s); });
-        },
-        {"prefix"}}},
-      {"strip",
-       {[](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, true)); },
-        {"chars"}}},
-      {"lstrip",
-       {[](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, false)); },
-        {"chars"}}},
-      {"rstrip",
-       {[](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), false, true)); },
-        {"chars"}}},
-      {"removeprefix",
-       {[](const Text& t, const Arguments& a) {
-          const std::string prefix = required_string(a, 0, "prefix");
-          return Value(t.bytes().starts_with(prefix) ? t.slice(prefix.size(), t.size()) : t);
-        },
-        {"prefix"}}},
-      {"removesuffix",
-       {[](const Text& t, const Arguments& a) {
-          const std::string suffix = required_string(a, 0, "suffix");
-          return Value(t.bytes().ends_with(suffix) ? t.slice(0, t.size() - suffix.size()) : t);
-        },
-        {"suffix"}}},
-      {"ljust", {[](const Text& t, const Arguments& a) { return padded(t, a, 'l'); }, {"width", "fillchar"}}},
-      {"rjust", {[](const Text& t, const Arguments& a) { return padded(t, a, 'r'); }, {"width", "fillchar"}}},
-      {"center", {[](const Text& t, const Arguments& a) { return padded(t, a, 'c'); }, {"width", "fillchar"}}},
-      {"zfill", {[](const Text& t, const Arguments& a) { return padded(t, a, '0'); }, {"width"}}},
-  };
-  return table;
-}
-
-const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
-  static const std::unordered_map<std::string, Builtin<TextMethod>> table = {
-      {"split", {[](const Text& t, const Arguments& a) { return split_method(t, a, false); }, {"sep", "maxsplit"}}},
-      {"rsplit", {[](const Text& t, const Arguments& a) { return split_method(t, a, true); }, {"sep", "maxsplit"}}},
-      {"splitlines",
-       {[](const Text& t, const Arguments& a) { return Value(split_lines(t, flag(a, 0, "keepends"))); }, {"keepends"}}},
-      {"partition", {[](const Text& t, const Arguments& a) { return partition_method(t, a, false); }, {"sep"}}},
-      {"rpartition", {[](const Text& t, const Arguments& a) { return partition_method(t, a, true); }, {"sep"}}},
-      {"upper", {[](const Text& t, const Arguments&) { return Value(change_case(t, Case::kUpper)); }}},
-      {"lower", {[](const Text& t, const Arguments&) { return Value(change_case(t, Case::kLower)); }}},
-      {"title", {[](const Text& t, const Arguments&) { return Value(change_case(t, Case::kTitle)); }}},
-      {"capitalize", {[](const Text& t, const Arguments&) { return Value(change_case(t, Case::kCapitalize)); }}},
-      {"replace",
-       {[](const Text& t, const Arguments& a) {
-          const std::string old = required_string(a, 0, "old");
-          return Value(
-              replace(t, old, Text(required_string(a, 1, "new"), kTemplate), integer_argument(a, 2, "count", -1)));
-        },
-        {"old", "new", "count"}}},
-      {"find", {[](const Text& t, const Arguments& a) { return find_in(t, a, false, false); }, {"sub"}}},
-      {"rfind", {[](const Text& t, const Arguments& a) { return find_in(t, a, true, false); }, {"sub"}}},
-      {"index", {[](const Text& t, const Arguments& a) { return find_in(t, a, false, true); }, {"sub"}}},
-      {"rindex", {[](const Text& t, const Arguments& a) { return find_in(t, a, true, true); }, {"sub"}}},
-      {"count",
-       {[](const Text& t, const Arguments& a) {
-          return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub")));
-        },
-        {"sub"}}},
-      {"join", {join_method, {"iterable"}}},
-      {"format", {brace_format, {"*"}}},
-      {"isspace", {[](const Text& t, const Arguments&) { return Value(all_chars(t, is_space)); }}},
-      {"isascii", {[](const Text& t, const Arguments&) {
-         return Value(t.empty() || all_chars(t, [](std::uint32_t c) { return c < 0x80; }));
-       }}},
-  };
-  return table;
-}
-
 // Methods of Python's str that we lack: reported by name, not treated as undefined.
-bool is_unbuilt_text_method(const std::string& name) {
-  static const char* const names[] = {"casefold",  "encode",  "expandtabs",   "format_map", "isalnum",   "isalpha",
-                                      "isdecimal", "isdigit", "isidentifier", "islower",    "isnumeric", "isprintable",
-                                      "istitle",   "isupper", "maketrans",    "swapcase",   "translate"};
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+Value unbuilt(const Value&, const Call& call) { throw RenderError{call.who + "() is not supported", true}; }
+
+Value refuse_change(const Value&, const Call& call) {
+  throw RenderError{call.who + " is refused: templates may not change their values (Hugging Face refuses it too)"};
 }
 
-Value pairs_of(const Dict& dict) {
+template <class Item>
+Value dict_view(const Value& dict, ListKind kind, Item item) {
   List out;
-  for (const auto& [key, value] : dict.items) out.push_back(Value({Value::string(key), value}, ListKind::kTuple));
-  return {std::move(out), ListKind::kItems};
+  for (const auto& [key, value] : dict.as_dict()->items) out.push_back(item(key, value));
+  return {std::move(out), kind};
 }
 
-[[noreturn]] void refuse_change(const std::string& what) {
-  throw RenderError{what + " is refused: templates may not change their values (Hugging Face refuses it too)"};
+Value get_method(const Value& dict, const Call& call) {
+  const Text* key = call[0].as_text();
+  const Value* found = key != nullptr ? dict.as_dict()->find(key->bytes()) : nullptr;
+  return found != nullptr ? *found : call[1];
 }
 
-bool is_among(const std::string& name, std::initializer_list<const char*> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+Value count_items(const Value& subject, const Call& call) {
+  const List& list = *subject.as_list();
+  return Value::integer(static_cast<std::size_t>(
+      std::count_if(list.begin(), list.end(), [&](const Value& item) { return equal(item, call[0]); })));
 }
 
-std::optional<Callable> dict_method(const std::shared_ptr<Dict>& dict, const std::string& name) {
-  if (name == "items")
-    return Callable{name, [dict](const Arguments& a) {
-                      check_arguments("items", a, {});
-                      return pairs_of(*dict);
-                    }};
-  if (name == "keys" || name == "values") {
-    return Callable{name, [dict, name](const Arguments& arguments) {
-                      check_arguments(name, arguments, {});
-                      List out;
-                      for (const auto& [key, value] : dict->items)
-                        out.push_back(name == "keys" ? Value::string(key) : value);
-                      return Value(std::move(out), name == "keys" ? ListKind::kKeys : ListKind::kValues);
-                    }};
+Value index_method(const Value& subject, const Call& call) {
+  const List& list = *subject.as_list();
+  const auto found = std::find_if(list.begin(), list.end(), [&](const Value& item) { return equal(item, call[0]); });
+  if (found == list.end()) throw RenderError{"the value is not in the list"};
+  return Value::integer(static_cast<std::size_t>(found - list.begin()));
+}
+
+Value cycle_method(const Value& loop, const Call& call) {
+  const List& values = call.given.positional;
+  if (values.empty()) throw RenderError{"no items for cycling given"};
+  return values[loop.as_loop()->index0 % values.size()];
+}
+
+Value changed_method(const Value& subject, const Call& call) {
+  const List& values = call.given.positional;
+  for (const Value& value : values) {
+    if (value.holds_mutable() || value.as_callable() != nullptr)
+      throw RenderError{"loop.changed of a namespace, loop or function is not supported", true};
   }
-  if (name == "copy") return Callable{name, [dict](const Arguments&) { return Value(Dict(*dict)); }};
-  if (is_among(name, {"pop", "popitem", "clear", "update", "setdefault"}))
-    return Callable{name, [name](const Arguments&) -> Value { refuse_change("dict." + name); }};
-  if (name != "get") return std::nullopt;
-  return Callable{name, [dict](const Arguments& arguments) {
-                    check_arguments("get", arguments, {"key", "default"});
-                    const Value& key = required(arguments, 0, "key");
-                    const Value* found = key.as_text() != nullptr ? dict->find(key.as_text()->bytes()) : nullptr;
-                    const Value* fallback = arguments.get(1, "default");
-                    return found != nullptr ? *found : fallback != nullptr ? *fallback : Value(None{});
-                  }};
+  Loop& loop = *subject.as_loop();
+  const bool changed = !loop.changed || !equal(Value(*loop.changed), Value(values));
+  if (changed) loop.changed = values;
+  return changed;
 }
 
-std::optional<Callable> list_method(const Value& object, const std::string& name) {
-  const bool is_list = object.list_kind() == ListKind::kList;
-  if (is_list && is_among(name, {"append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort"}))
-    return Callable{name, [name](const Arguments&) -> Value { refuse_change("list." + name); }};
-  if (is_list && name == "copy") return Callable{name, [object](const Arguments&) { return Value(iterate(object)); }};
-  if (!object.is_indexable() || (name != "index" && name != "count")) return std::nullopt;
-  return Callable{name, [object, name](const Arguments& arguments) {
-                    check_arguments("list." + name, arguments, {"value"});
-                    const Value& item = required(arguments, 0, "value");
-                    const List& list = *object.as_list();
-                    const auto is_item = [&](const Value& other) { return equal(other, item); };
-                    if (name == "count")
-                      return Value(static_cast<std::int64_t>(std::count_if(list.begin(), list.end(), is_item)));
-                    const auto found = std::find_if(list.begin(), list.end(), is_item);
-                    if (found == list.end()) throw RenderError{"the value is not in the list"};
-                    return Value(static_cast<std::int64_t>(found - list.begin()));
-                  }};
-}
-
-std::optional<Callable> loop_method(const std::shared_ptr<Loop>& loop, const std::string& name) {
-  if (name == "cycle")
-    return Callable{name, [loop](const Arguments& arguments) {
-                      const List& values = arguments.positional;
-                      if (values.empty()) throw RenderError{"no items for cycling given"};
-                      return values[loop->index0 % values.size()];
-                    }};
-  if (name != "changed") return std::nullopt;
-  return Callable{name, [loop](const Arguments& arguments) {
-                    const List& values = arguments.positional;
-                    for (const Value& value : values) {
-                      if (value.holds_mutable() || value.as_callable() != nullptr)
-                        throw RenderError{"loop.changed of a namespace, loop or function is not supported", true};
-                    }
-                    const bool changed = !loop->changed || !equal(Value(*loop->changed), Value(values));
-                    if (changed) loop->changed = values;
-                    return Value(changed);
-                  }};
-}
-
-Value make_range(const Arguments& arguments) {
+Value make_range(const Value&, const Call& call) {
+  const Arguments& arguments = call.given;
   std::int64_t parts[3] = {0, 0, 1};
   const std::size_t count = arguments.positional.size();
   if (count < 1 || count > 3 || !arguments.named.empty()) throw RenderError{"range expected 1 to 3 arguments"};
@@ -315,9 +196,8 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
   return dict;
 }
 
-Value format_now(const Arguments& arguments) {
-  check_arguments("strftime_now", arguments, {"format"});
-  const Value& format = required(arguments, 0, "format");
+Value format_now(const Value&, const Call& call) {
+  const Value& format = call[0];
   if (format.as_text() == nullptr) throw RenderError{"strftime_now takes a string"};
   if (format.as_text()->empty()) return Text();
   if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
@@ -329,75 +209,215 @@ Value format_now(const Arguments& arguments) {
   return Value::string(out);
 }
 
-Value raise_exception(const Arguments& arguments) {
-  const Value* message = arguments.get(0, "message");
+Value raise_exception(const Value&, const Call& call) {
+  const Value* message = call.given.get(0, "message");
   throw RenderError{message == nullptr ? "the template refuses this chat" : message->str().bytes()};
+}
+
+const Builtins& text_methods() {
+  static const Builtins table = {
+      {"startswith", "prefix", [](auto& v, auto& c) { return has_affix(v, c, false); }},
+      {"endswith", "prefix", [](auto& v, auto& c) { return has_affix(v, c, true); }},
+      {"strip", "chars=none", [](auto& v, auto& c) { return strip(text_of(v), c.text(0), true, true); }},
+      {"lstrip", "chars=none", [](auto& v, auto& c) { return strip(text_of(v), c.text(0), true, false); }},
+      {"rstrip", "chars=none", [](auto& v, auto& c) { return strip(text_of(v), c.text(0), false, true); }},
+      {"removeprefix", "prefix", [](auto& v, auto& c) { return without_affix(v, c, false); }},
+      {"removesuffix", "suffix", [](auto& v, auto& c) { return without_affix(v, c, true); }},
+      {"ljust", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'l'); }},
+      {"rjust", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'r'); }},
+      {"center", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'c'); }},
+      {"zfill", "width=0", [](auto& v, auto& c) { return padded(v, c, '0'); }},
+      {"split", "sep=none, maxsplit=-1", [](auto& v, auto& c) { return split_method(v, c, false); }},
+      {"rsplit", "sep=none, maxsplit=-1", [](auto& v, auto& c) { return split_method(v, c, true); }},
+      {"splitlines", "keepends=false", [](auto& v, auto& c) { return split_lines(text_of(v), c.flag(0)); }},
+      {"partition", "sep", [](auto& v, auto& c) { return partition_method(v, c, false); }},
+      {"rpartition", "sep", [](auto& v, auto& c) { return partition_method(v, c, true); }},
+      {"upper", "", [](auto& v, auto&) { return change_case(text_of(v), Case::kUpper); }},
+      {"lower", "", [](auto& v, auto&) { return change_case(text_of(v), Case::kLower); }},
+      {"title", "", [](auto& v, auto&) { return change_case(text_of(v), Case::kTitle); }},
+      {"capitalize", "", [](auto& v, auto&) { return change_case(text_of(v), Case::kCapitalize); }},
+      {"replace", "old, new, count=-1",
+       [](auto& v, auto& c) {
+         const std::string old = c.required_text(0);
+         return replace(text_of(v), old, Text(c.required_text(1), kTemplate), c.integer(2));
+       }},
+      {"find", "sub", [](auto& v, auto& c) { return find_in(v, c, false, false); }},
+      {"rfind", "sub", [](auto& v, auto& c) { return find_in(v, c, true, false); }},
+      {"index", "sub", [](auto& v, auto& c) { return find_in(v, c, false, true); }},
+      {"rindex", "sub", [](auto& v, auto& c) { return find_in(v, c, true, true); }},
+      {"count", "sub",
+       [](auto& v, auto& c) { return Value::integer(count_of(text_of(v).bytes(), c.required_text(0))); }},
+      {"join", "iterable", join_method},
+      {"format", "*", [](auto& v, auto& c) { return brace_format(text_of(v), c.given); }},
+      {"isspace", "", [](auto& v, auto&) { return all_chars(v, is_space); }},
+      {"isascii", "",
+       [](auto& v, auto&) { return text_of(v).empty() || all_chars(v, [](std::uint32_t c) { return c < 0x80; }); }},
+      {"casefold encode expandtabs format_map isalnum isalpha isdecimal isdigit isidentifier islower isnumeric "
+       "isprintable istitle isupper maketrans swapcase translate",
+       "*", unbuilt},
+  };
+  return table;
+}
+
+const Builtins& dict_methods() {
+  static const Builtins table = {
+      {"items", "",
+       [](auto& v, auto&) {
+         return dict_view(v, ListKind::kItems, [](const std::string& key, const Value& value) {
+           return Value({Value::string(key), value}, ListKind::kTuple);
+         });
+       }},
+      {"keys", "",
+       [](auto& v, auto&) {
+         return dict_view(v, ListKind::kKeys, [](auto& key, auto&) { return Value::string(key); });
+       }},
+      {"values", "",
+       [](auto& v, auto&) { return dict_view(v, ListKind::kValues, [](auto&, auto& value) { return value; }); }},
+      {"copy", "*", [](auto& v, auto&) { return Dict(*v.as_dict()); }},
+      {"get", "key, default=none", get_method},
+      {"pop popitem clear update setdefault", "*", refuse_change},
+  };
+  return table;
+}
+
+const Builtins& tuple_methods() {
+  static const Builtins table = {{"index", "value", index_method}, {"count", "value", count_items}};
+  return table;
+}
+
+const Builtins& list_methods() {
+  static const Builtins table = {
+      {"index", "value", index_method},
+      {"count", "value", count_items},
+      {"copy", "*", [](auto& v, auto&) { return iterate(v); }},
+      {"append extend insert pop remove clear reverse sort", "*", refuse_change},
+  };
+  return table;
+}
+
+const Builtins& loop_methods() {
+  static const Builtins table = {{"cycle", "*", cycle_method}, {"changed", "*", changed_method}};
+  return table;
+}
+
+const Builtins& global_functions() {
+  static const Builtins table = {
+      {"range", "*", make_range},
+      {"namespace", "*", [](auto&, auto& c) { return make_dict(c.given, true); }},
+      {"dict", "*", [](auto&, auto& c) { return make_dict(c.given, false); }},
+      {"strftime_now", "format", format_now},
+      {"raise_exception", "*", raise_exception},
+      {"cycler joiner lipsum", "*", unbuilt},
+  };
+  return table;
+}
+
+// A type's name in messages, and its methods.
+struct Methods {
+  const char* type = nullptr;
+  const Builtins* table = nullptr;
+};
+
+Methods methods_of(const Value& object) {
+  if (object.as_text() != nullptr) return {"str", &text_methods()};
+  if (object.as_dict() != nullptr) return {"dict", &dict_methods()};
+  if (object.as_loop() != nullptr) return {"loop", &loop_methods()};
+  if (!object.is_indexable()) return {};
+  return object.list_kind() == ListKind::kList ? Methods{"list", &list_methods()} : Methods{"list", &tuple_methods()};
+}
+
+// A literal of a parameter's default.
+Value literal(const std::string& text) {
+  if (text == "none") return None{};
+  if (text == "true" || text == "false") return text == "true";
+  if (text.starts_with('\'')) return Value::string(std::string_view(text).substr(1, text.size() - 2));
+  if (text.find('.') != std::string::npos) return std::strtod(text.c_str(), nullptr);
+  return static_cast<std::int64_t>(std::strtoll(text.c_str(), nullptr, 10));
+}
+
+std::vector<Parameter> parameters_of(const std::string& written) {
+  std::vector<Parameter> parameters;
+  for (std::size_t at = 0; at < written.size();) {
+    const std::size_t end = std::min(written.find(", ", at), written.size());
+    const std::string parameter = written.substr(at, end - at);
+    const std::size_t equals = parameter.find('=');
+    parameters.push_back({parameter.substr(0, equals), std::nullopt});
+    if (equals != std::string::npos) parameters.back().fallback = literal(parameter.substr(equals + 1));
+    at = end + 2;
+  }
+  return parameters;
 }
 
 }  // namespace
 
-std::optional<Value> find_method(const Value& object, const std::string& name) {
-  if (const auto* text = std::get_if<std::shared_ptr<const Text>>(&object.data)) {
-    if (is_unbuilt_text_method(name)) {
-      return Callable{name, [name](const Arguments&) -> Value {
-                        throw RenderError{fmt::format("str.{}() is not supported", name), true};
-                      }};
+const Value& Call::operator[](std::size_t index) const {
+  const Parameter& parameter = parameters[index];
+  if (const Value* value = given.get(index, parameter.name)) return *value;
+  if (!parameter.fallback) throw RenderError{"missing argument: " + parameter.name};
+  return *parameter.fallback;
+}
+
+std::int64_t Call::integer(std::size_t index) const {
+  const Parameter& parameter = parameters[index];
+  const Value& value = (*this)[index].is_none() && parameter.fallback ? *parameter.fallback : (*this)[index];
+  if (value.is_whole()) return value.whole();
+  throw RenderError{fmt::format("{} must be an integer, not {}", parameter.name, value.type_name())};
+}
+
+std::optional<std::string> Call::text(std::size_t index) const {
+  const Value& value = (*this)[index];
+  if (value.is_none()) return std::nullopt;
+  if (value.as_text() != nullptr) return value.as_text()->bytes();
+  throw RenderError{fmt::format("{} must be str, not {}", parameters[index].name, value.type_name())};
+}
+
+std::string Call::required_text(std::size_t index) const {
+  if (auto value = text(index)) return std::move(*value);
+  throw RenderError{"missing argument: " + parameters[index].name};
+}
+
+Builtins::Builtins(std::initializer_list<Builtin> builtins) {
+  const Budget own(Limits{});  // the rendering that needs a table first does not pay for it
+  for (const Builtin& builtin : builtins) {
+    const bool takes_anything = std::string_view(builtin.parameters) == "*";
+    const Entry entry{takes_anything ? std::vector<Parameter>() : parameters_of(builtin.parameters), takes_anything,
+                      builtin.function};
+    const std::string_view names = builtin.names;
+    for (std::size_t at = 0; at < names.size();) {
+      const std::size_t end = std::min(names.find(' ', at), names.size());
+      entries_.emplace(names.substr(at, end - at), entry);
+      at = end + 1;
     }
-    const bool is_affix = affix_methods().contains(name);
-    if (!is_affix && !text_methods().contains(name)) return std::nullopt;
-    const Builtin<TextMethod>& method = is_affix ? affix_methods().at(name) : text_methods().at(name);
-    return Callable{name, [text = *text, name, &method](const Arguments& arguments) {
-                      check_arguments("str." + name, arguments, method.parameters);
-                      return method.function(*text, arguments);
-                    }};
   }
-  std::optional<Callable> method;
-  if (const auto* dict = std::get_if<std::shared_ptr<Dict>>(&object.data)) method = dict_method(*dict, name);
-  if (object.as_list() != nullptr) method = list_method(object, name);
-  if (const auto* loop = std::get_if<std::shared_ptr<Loop>>(&object.data)) method = loop_method(*loop, name);
-  if (!method) return std::nullopt;
-  return Value(std::move(*method), object);
+}
+
+Value Builtins::call(const std::string& name, const std::string& who, const Value& subject,
+                     const Arguments& arguments) const {
+  const auto& [parameters, takes_anything, function] = entries_.at(name);
+  if (!takes_anything && arguments.positional.size() > parameters.size())
+    throw RenderError{fmt::format("{} supports at most {} argument(s)", who, parameters.size())};
+  for (std::size_t i = 0; !takes_anything && i < arguments.named.size(); ++i) {
+    const std::string& given = arguments.named[i].first;
+    const auto found = std::find_if(parameters.begin(), parameters.end(), [&](auto& p) { return p.name == given; });
+    if (found == parameters.end() || found - parameters.begin() < std::ssize(arguments.positional))
+      throw RenderError{fmt::format("{} does not support the argument \"{}\"", who, given)};
+  }
+  return function(subject, {who, arguments, parameters});
+}
+
+std::optional<Value> find_method(const Value& object, const std::string& name) {
+  const auto [type, table] = methods_of(object);
+  if (table == nullptr || !table->contains(name)) return std::nullopt;
+  const auto call = [object, table = table, name, who = fmt::format("{}.{}", type, name)](const Arguments& arguments) {
+    return table->call(name, who, object, arguments);
+  };
+  return Value(Callable{name, call}, object);
 }
 
 std::optional<Value> find_global(const std::string& name) {
-  if (name == "range") return Callable{name, make_range};
-  if (name == "namespace") return Callable{name, [](const Arguments& a) { return make_dict(a, true); }};
-  if (name == "dict") return Callable{name, [](const Arguments& a) { return make_dict(a, false); }};
-  if (name == "strftime_now") return Callable{name, format_now};
-  if (name == "raise_exception") return Callable{name, raise_exception};
-  if (name != "cycler" && name != "joiner" && name != "lipsum") return std::nullopt;
-  return Callable{name, [name](const Arguments&) -> Value { throw RenderError{name + "() is not supported", true}; }};
-}
-
-void check_arguments(const std::string& who, const Arguments& arguments,
-                     const std::vector<std::string_view>& parameters) {
-  if (!parameters.empty() && parameters.front() == "*") return;
-  if (arguments.positional.size() > parameters.size()) {
-    throw RenderError{fmt::format("{} supports at most {} argument(s)", who, parameters.size())};
-  }
-  for (const auto& [name, unused] : arguments.named) {
-    const auto found = std::find(parameters.begin(), parameters.end(), name);
-    if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
-      throw RenderError{fmt::format("{} does not support the argument \"{}\"", who, name)};
-  }
-}
-
-const Value& required(const Arguments& arguments, std::size_t index, const char* name) {
-  const Value* value = arguments.get(index, name);
-  if (value == nullptr) throw RenderError{std::string("missing argument: ") + name};
-  return *value;
-}
-
-bool flag(const Arguments& arguments, std::size_t index, const char* name) {
-  const Value* value = arguments.get(index, name);
-  return value != nullptr && value->truth();
-}
-
-std::int64_t integer_argument(const Arguments& arguments, std::size_t index, const char* name, std::int64_t fallback) {
-  const Value* value = arguments.get(index, name);
-  if (value == nullptr || value->is_none()) return fallback;
-  if (!value->is_whole()) throw RenderError{fmt::format("{} must be an integer, not {}", name, value->type_name())};
-  return value->whole();
+  if (!global_functions().contains(name)) return std::nullopt;
+  return Callable{
+      name, [name](const Arguments& arguments) { return global_functions().call(name, name, Value(), arguments); }};
 }
 
 }  // namespace lora_train::tokenizer::jinja

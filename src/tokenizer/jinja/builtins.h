@@ -1,18 +1,67 @@
-// Filters, tests, methods and global functions of the template language.
+// Filters, tests, methods and global functions of the template language, and the operations on values that they share
+// with its operators.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "lora_train/base/utf8.h"
 #include "value.h"
 
 namespace lora_train::tokenizer::jinja {
 
-bool is_filter(std::string_view name);
-bool is_test(std::string_view name);
+struct Parameter {
+  std::string name;
+  std::optional<Value> fallback;  ///< none: the argument is required
+};
+
+/// The arguments of a builtin, by the position of its parameters.
+struct Call {
+  const std::string& who;  ///< for messages
+  const Arguments& given;
+  const std::vector<Parameter>& parameters;
+
+  /// The argument or its default. RenderError if it is missing.
+  const Value& operator[](std::size_t index) const;
+  bool flag(std::size_t index) const { return (*this)[index].truth(); }
+  /// A whole number; none stands for the default. RenderError for another type.
+  std::int64_t integer(std::size_t index) const;
+  /// A string, empty for none. RenderError for another type.
+  std::optional<std::string> text(std::size_t index) const;
+  /// RenderError for none.
+  std::string required_text(std::size_t index) const;
+};
+
+struct Builtin {
+  const char* names;       ///< separated by spaces
+  const char* parameters;  ///< as Python writes them: "value, width=4"; "*" accepts anything
+  std::function<Value(const Value& subject, const Call& call)> function;
+};
+
+class Builtins {
+ public:
+  Builtins(std::initializer_list<Builtin> builtins);
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+  /// RenderError for arguments that are not in the parameters: no argument is ignored.
+  Value call(const std::string& name, const std::string& who, const Value& subject, const Arguments& arguments) const;
+
+ private:
+  struct Entry {
+    std::vector<Parameter> parameters;
+    bool takes_anything;
+    std::function<Value(const Value&, const Call&)> function;
+  };
+  std::unordered_map<std::string, Entry> entries_;
+};
+
+bool is_filter(const std::string& name);
+bool is_test(const std::string& name);
 
 /// `name` must be a filter (a test). RenderError for unsuitable arguments.
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments);
@@ -41,20 +90,30 @@ Value signed_number(const Value& value, bool negate);
 /// Byte position of each character of a text, and the size at the end.
 std::vector<std::size_t> char_positions(const std::string& text);
 
-/// A function with its parameter names; a "*" among them accepts anything.
-template <class Function>
-struct Builtin {
-  Function function;
-  std::vector<std::string_view> parameters = {};
-};
-/// RenderError for arguments that are not in `parameters`: no argument is ignored.
-void check_arguments(const std::string& who, const Arguments& arguments,
-                     const std::vector<std::string_view>& parameters);
-/// RenderError if the argument is missing.
-const Value& required(const Arguments& arguments, std::size_t index, const char* name);
-/// False if the argument is missing.
-bool flag(const Arguments& arguments, std::size_t index, const char* name);
-/// A whole number, or `fallback` if the argument is missing or none. RenderError for another type.
-std::int64_t integer_argument(const Arguments& arguments, std::size_t index, const char* name, std::int64_t fallback);
+// Strings: functions that track where bytes come from. Characters are Unicode code points.
+
+/// kTitle: Python's str.title(). kWordBegins: Jinja's filter title.
+enum class Case { kUpper, kLower, kTitle, kCapitalize, kWordBegins };
+
+/// Python's str.isspace().
+bool is_space(std::uint32_t code);
+/// Strips white space, or the characters of `chars`.
+Text strip(const Text& text, const std::optional<std::string>& chars, bool left, bool right);
+/// At most `limit` cuts (< 0: no limit), optionally counted from the right.
+List split_by(const Text& text, const std::string& separator, std::int64_t limit, bool from_right);
+List split_by_space(const Text& text, std::int64_t limit, bool from_right);
+List split_lines(const Text& text, bool keep_ends);
+Text change_case(const Text& text, Case to);
+/// At most `limit` replacements (< 0: no limit).
+Text replace(const Text& text, const std::string& old, const Text& with, std::int64_t limit);
+Text join_texts(const List& items, const Text& separator);
+std::size_t count_of(const std::string& text, const std::string& needle);
+/// Charges for a search, whose time may be the product of both sizes.
+void spend_search(std::size_t text_size, std::size_t needle_size);
+
+/// text % values.
+Value percent_format(const Text& text, const Value& values);
+/// text.format(...).
+Value brace_format(const Text& text, const Arguments& arguments);
 
 }  // namespace lora_train::tokenizer::jinja

@@ -6,13 +6,11 @@
 
 #include "builtins.h"
 #include "lora_train/base/text.h"
-#include "strings.h"
-#include "value.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-Value length_of(const Value& input, const Arguments&) {
+Value length_of(const Value& input, const Call&) {
   if (const Text* text = input.as_text()) {
     spend_bytes(text->size());
     return Value::integer(count_chars(text->bytes()));
@@ -25,7 +23,7 @@ Value length_of(const Value& input, const Arguments&) {
   throw RenderError{fmt::format("object of type '{}' has no len()", input.type_name())};
 }
 
-Value first_filter(const Value& input, const Arguments&) {
+Value first_filter(const Value& input, const Call&) {
   if (input.is_generator() && !input.as_list()->empty()) {
     List& rest = *std::get<std::shared_ptr<List>>(input.data);
     Value first = rest.front();
@@ -37,17 +35,17 @@ Value first_filter(const Value& input, const Arguments&) {
   return items.empty() ? Value(Undefined{"first item of an empty sequence"}) : items.front();
 }
 
-Value last_filter(const Value& input, const Arguments&) {
+Value last_filter(const Value& input, const Call&) {
   if (input.is_generator()) throw RenderError{"'generator' object is not reversible"};
   const List items = iterate(input);
   return items.empty() ? Value(Undefined{"last item of an empty sequence"}) : items.back();
 }
 
 // a.b.0 as attribute filters spell it.
-Value by_path(Value value, const Value& attribute, const Value* fallback = nullptr) {
+Value by_path(Value value, const Value& attribute, const Value& fallback = None{}) {
   const auto step = [&](const Value& part) {
     value = get_item(value, part);
-    if (value.is_undefined() && fallback != nullptr && !fallback->is_none()) value = *fallback;
+    if (value.is_undefined() && !fallback.is_none()) value = fallback;
   };
   if (attribute.as_text() == nullptr) {
     step(attribute);
@@ -63,6 +61,11 @@ Value by_path(Value value, const Value& attribute, const Value* fallback = nullp
   return value;
 }
 
+// An item, or its attribute.
+Value item_or_attribute(const Value& item, const Value& attribute) {
+  return attribute.is_none() ? item : by_path(item, attribute);
+}
+
 Arguments rest_of(const Arguments& arguments, std::size_t from) {
   Arguments rest;
   for (std::size_t i = from; i < arguments.positional.size(); ++i) rest.positional.push_back(arguments.positional[i]);
@@ -73,13 +76,14 @@ Arguments rest_of(const Arguments& arguments, std::size_t from) {
 // select, reject, selectattr, rejectattr.
 Value pick(const Value& input, const Arguments& arguments, bool by_attribute, bool keep) {
   List out;
+  if (by_attribute && arguments.get(0, "attribute") == nullptr) throw RenderError{"missing argument: attribute"};
   const std::size_t at = by_attribute ? 1 : 0;
   std::string test;
   if (arguments.positional.size() > at) {
     test = arguments.positional[at].str().bytes();
     if (!is_test(test)) throw RenderError{fmt::format("test \"{}\" is not supported", test), true};
   }
-  const Value attribute = by_attribute ? required(arguments, 0, "attribute") : Value();
+  const Value attribute = by_attribute ? *arguments.get(0, "attribute") : None{};
   const Arguments rest = rest_of(arguments, at + 1);
   for (Value& item : iterate(input)) {
     const Value subject = by_attribute ? by_path(item, attribute) : item;
@@ -89,33 +93,34 @@ Value pick(const Value& input, const Arguments& arguments, bool by_attribute, bo
   return {std::move(out), ListKind::kGenerator};
 }
 
-Value map_filter(const Value& input, const Arguments& arguments) {
+Value map_by_attribute(const Value& input, const Call& call) {
   List out;
-  const Value* attribute = arguments.positional.empty() ? arguments.get(0, "attribute") : nullptr;
-  if (attribute != nullptr) check_arguments("map", arguments, {"attribute", "default"});
-  std::string name;
-  if (attribute == nullptr) {
-    name = required(arguments, 0, "filter").str().bytes();
-    if (!is_filter(name)) throw RenderError{fmt::format("filter \"{}\" is not supported", name), true};
-  }
-  const Value* fallback = arguments.get(99, "default");
-  const Arguments rest = rest_of(arguments, 1);
-  for (const Value& item : iterate(input)) {
-    out.push_back(attribute != nullptr ? by_path(item, *attribute, fallback) : apply_filter(name, item, rest));
-  }
+  for (const Value& item : iterate(input)) out.push_back(by_path(item, call[0], call[1]));
   return {std::move(out), ListKind::kGenerator};
 }
 
-Value join_filter(const Value& input, const Arguments& arguments) {
-  const Value* separator = arguments.get(0, "d");
-  List items = iterate(input);
-  if (const Value* attribute = arguments.get(1, "attribute"); attribute != nullptr && !attribute->is_none()) {
-    for (Value& item : items) item = by_path(item, *attribute);
-  }
-  return join_texts(items, separator == nullptr ? Text() : separator->str());
+Value map_filter(const Value& input, const Call& call) {
+  static const Builtins by_attribute = {{"map", "attribute, default=none", map_by_attribute}};
+  const Arguments& arguments = call.given;
+  if (arguments.positional.empty() && arguments.get(0, "attribute") != nullptr)
+    return by_attribute.call("map", "map", input, arguments);
+  const Value* filter = arguments.get(0, "filter");
+  if (filter == nullptr) throw RenderError{"missing argument: filter"};
+  const std::string name = filter->str().bytes();
+  if (!is_filter(name)) throw RenderError{fmt::format("filter \"{}\" is not supported", name), true};
+  List out;
+  const Arguments rest = rest_of(arguments, 1);
+  for (const Value& item : iterate(input)) out.push_back(apply_filter(name, item, rest));
+  return {std::move(out), ListKind::kGenerator};
 }
 
-Value reverse_filter(const Value& input, const Arguments&) {
+Value join_filter(const Value& input, const Call& call) {
+  List items = iterate(input);
+  for (Value& item : items) item = item_or_attribute(item, call[1]);
+  return join_texts(items, call[0].str());
+}
+
+Value reverse_filter(const Value& input, const Call&) {
   if (input.as_text() != nullptr) return get_slice(input, None{}, None{}, std::int64_t{-1});
   List items = iterate(input);
   std::reverse(items.begin(), items.end());
@@ -125,13 +130,11 @@ Value reverse_filter(const Value& input, const Arguments&) {
 // The key that sort, unique, min and max compare: an attribute of the item; strings ignore case unless requested.
 class SortKey {
  public:
-  SortKey(const Arguments& arguments, std::size_t index_of_case, const Value* attribute)
-      : with_case_(flag(arguments, index_of_case, "case_sensitive")) {
-    if (attribute == nullptr || attribute->is_none()) return;
-    if (attribute->as_text() != nullptr)
-      paths_ = split_by(*attribute->as_text(), ",", -1, false);
-    else
-      paths_ = {*attribute};
+  SortKey(bool with_case, const Value& attribute) : with_case_(with_case) {
+    if (attribute.as_text() != nullptr)
+      paths_ = split_by(*attribute.as_text(), ",", -1, false);
+    else if (!attribute.is_none())
+      paths_ = {attribute};
   }
 
   Value operator()(const Value& item) const {
@@ -169,8 +172,8 @@ List sorted(List items, const Key& key, bool descending) {
   return out;
 }
 
-Value sort_filter(const Value& input, const Arguments& arguments) {
-  return sorted(iterate(input), SortKey(arguments, 1, arguments.get(2, "attribute")), flag(arguments, 0, "reverse"));
+Value sort_filter(const Value& input, const Call& call) {
+  return sorted(iterate(input), SortKey(call.flag(1), call[2]), call.flag(0));
 }
 
 List pairs_of(const Value& input) {
@@ -183,20 +186,19 @@ List pairs_of(const Value& input) {
   return out;
 }
 
-Value items_filter(const Value& input, const Arguments&) {
+Value items_filter(const Value& input, const Call&) {
   return {input.is_undefined() ? List() : pairs_of(input), ListKind::kGenerator};
 }
 
-Value dictsort_filter(const Value& input, const Arguments& arguments) {
-  const Value* by = arguments.get(1, "by");
-  const std::string what = by == nullptr ? "key" : by->str().bytes();
+Value dictsort_filter(const Value& input, const Call& call) {
+  const std::string what = call[1].str().bytes();
   if (what != "key" && what != "value") throw RenderError{"You can only sort by either \"key\" or \"value\""};
   const Value position = std::int64_t{what == "key" ? 0 : 1};
-  return sorted(pairs_of(input), SortKey(arguments, 0, &position), flag(arguments, 2, "reverse"));
+  return sorted(pairs_of(input), SortKey(call.flag(0), position), call.flag(2));
 }
 
-Value unique_filter(const Value& input, const Arguments& arguments) {
-  const SortKey key(arguments, 0, arguments.get(1, "attribute"));
+Value unique_filter(const Value& input, const Call& call) {
+  const SortKey key(call.flag(0), call[1]);
   List out, seen;
   for (Value& item : iterate(input)) {
     const Value item_key = key(item);
@@ -207,19 +209,15 @@ Value unique_filter(const Value& input, const Arguments& arguments) {
   return {std::move(out), ListKind::kGenerator};
 }
 
-Value groupby_filter(const Value& input, const Arguments& arguments) {
-  const Value& attribute = required(arguments, 0, "attribute");
-  const Value* fallback = arguments.get(1, "default");
-  const bool with_case = flag(arguments, 2, "case_sensitive");
-  const auto key = [&](const Value& item) {
-    Value value = by_path(item, attribute, fallback);
-    return with_case || value.as_text() == nullptr ? value : Value(change_case(*value.as_text(), Case::kLower));
-  };
+Value groupby_filter(const Value& input, const Call& call) {
+  const SortKey fold(call.flag(2), None{});
+  const auto grouper_of = [&](const Value& item) { return by_path(item, call[0], call[1]); };
+  const auto key = [&](const Value& item) { return fold(grouper_of(item)); };
   List groups, group;
   Value group_key;
   const auto close_group = [&] {
     if (group.empty()) return;
-    Value grouper = by_path(group.front(), attribute, fallback);
+    Value grouper = grouper_of(group.front());
     groups.push_back(Value::group(std::move(grouper), std::exchange(group, List())));
   };
   for (Value& item : sorted(iterate(input), key, false)) {
@@ -232,19 +230,15 @@ Value groupby_filter(const Value& input, const Arguments& arguments) {
   return groups;
 }
 
-Value sum_filter(const Value& input, const Arguments& arguments) {
-  const Value* attribute = arguments.get(0, "attribute");
-  const Value* start = arguments.get(1, "start");
-  Value total = start == nullptr ? Value(std::int64_t{0}) : *start;
-  for (const Value& item : iterate(input)) {
-    total = binary("+", total, attribute == nullptr || attribute->is_none() ? item : by_path(item, *attribute));
-  }
+Value sum_filter(const Value& input, const Call& call) {
+  Value total = call[1];
+  for (const Value& item : iterate(input)) total = binary("+", total, item_or_attribute(item, call[0]));
   return total;
 }
 
 template <int kSign>
-Value extreme_filter(const Value& input, const Arguments& arguments) {
-  const SortKey key(arguments, 0, arguments.get(1, "attribute"));
+Value extreme_filter(const Value& input, const Call& call) {
+  const SortKey key(call.flag(0), call[1]);
   const List items = iterate(input);
   if (items.empty()) return Undefined{"extreme of an empty sequence"};
   std::size_t best = 0;
@@ -258,9 +252,8 @@ Value extreme_filter(const Value& input, const Arguments& arguments) {
   return items[best];
 }
 
-Value batch_filter(const Value& input, const Arguments& arguments) {
-  const std::int64_t size = integer_argument(arguments, 0, "linecount", 0);
-  const Value* fill = arguments.get(1, "fill_with");
+Value batch_filter(const Value& input, const Call& call) {
+  const std::int64_t size = call.integer(0);
   if (size < 1 || size > 100000) throw RenderError{"batch: linecount is not in 1..100000"};
   List out, line;
   for (Value& item : iterate(input)) {
@@ -268,33 +261,20 @@ Value batch_filter(const Value& input, const Arguments& arguments) {
     line.push_back(std::move(item));
   }
   if (line.empty()) return {std::move(out), ListKind::kGenerator};
-  if (fill != nullptr && !fill->is_none()) line.resize(static_cast<std::size_t>(size), *fill);
+  if (!call[1].is_none()) line.resize(static_cast<std::size_t>(size), call[1]);
   out.push_back(std::move(line));
   return {std::move(out), ListKind::kGenerator};
 }
 
-using Test = bool (*)(const Value&, const Arguments&);
-
-bool is_equal(const Value& v, const Arguments& a) { return equal(v, required(a, 0, "other")); }
-bool is_unequal(const Value& v, const Arguments& a) { return !is_equal(v, a); }
-bool is_less(const Value& v, const Arguments& a) { return compare(v, required(a, 0, "other")) < 0; }
-bool is_more(const Value& v, const Arguments& a) { return compare(v, required(a, 0, "other")) > 0; }
-bool is_at_most(const Value& v, const Arguments& a) { return !is_more(v, a); }
-bool is_at_least(const Value& v, const Arguments& a) { return !is_less(v, a); }
-bool is_same(const Value& v, const Arguments& a) {
-  const Value& other = required(a, 0, "other");
-  return v.data.index() == other.data.index() && equal(v, other);
-}
+// "sameas" of Python's `is`: the same type, too.
+bool is_same(const Value& v, const Call& c) { return v.data.index() == c[0].data.index() && equal(v, c[0]); }
 bool has_remainder(const Value& v, const Value& divisor, std::int64_t remainder) {
   return equal(binary("%", v, divisor), remainder);
 }
+bool is_mapping(const Value& v) { return v.as_dict() != nullptr && v.as_namespace() == nullptr; }
 // An undefined value has __len__, __iter__, __getitem__ and __call__ in Jinja.
-bool is_sequence(const Value& v, const Arguments&) {
-  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() ||
-         (v.as_dict() != nullptr && v.as_namespace() == nullptr);
-}
-bool is_iterable(const Value& v, const Arguments& a) {
-  return is_sequence(v, a) || v.as_list() != nullptr || v.as_loop() != nullptr;
+bool is_sequence(const Value& v) {
+  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() || is_mapping(v);
 }
 bool is_cased(const Value& v, Case to) {
   const Text text = v.str();
@@ -302,65 +282,59 @@ bool is_cased(const Value& v, Case to) {
          change_case(text, to == Case::kLower ? Case::kUpper : Case::kLower).bytes() != text.bytes();
 }
 
-const std::unordered_map<std::string, Builtin<Test>>& tests() {
-  static const std::unordered_map<std::string, Builtin<Test>> table = {
-      {"defined", {[](const Value& v, const Arguments&) { return !v.is_undefined(); }}},
-      {"undefined", {[](const Value& v, const Arguments&) { return v.is_undefined(); }}},
-      {"none", {[](const Value& v, const Arguments&) { return v.is_none(); }}},
-      {"string", {[](const Value& v, const Arguments&) { return v.as_text() != nullptr; }}},
-      {"number", {[](const Value& v, const Arguments&) { return v.is_number(); }}},
-      {"integer", {[](const Value& v, const Arguments&) { return v.as_int() != nullptr; }}},
-      {"float", {[](const Value& v, const Arguments&) { return v.as_double() != nullptr; }}},
-      {"boolean", {[](const Value& v, const Arguments&) { return v.as_bool() != nullptr; }}},
-      {"true", {[](const Value& v, const Arguments&) { return v.as_bool() != nullptr && *v.as_bool(); }}},
-      {"false", {[](const Value& v, const Arguments&) { return v.as_bool() != nullptr && !*v.as_bool(); }}},
-      {"mapping",
-       {[](const Value& v, const Arguments&) { return v.as_dict() != nullptr && v.as_namespace() == nullptr; }}},
-      {"iterable", {is_iterable}},
-      {"sequence", {is_sequence}},
-      {"callable", {[](const Value& v, const Arguments&) {
-         return v.as_callable() != nullptr || v.as_loop() != nullptr || v.is_undefined();
-       }}},
-      {"odd", {[](const Value& v, const Arguments&) { return has_remainder(v, std::int64_t{2}, 1); }}},
-      {"even", {[](const Value& v, const Arguments&) { return has_remainder(v, std::int64_t{2}, 0); }}},
-      {"divisibleby",
-       {[](const Value& v, const Arguments& a) { return has_remainder(v, required(a, 0, "num"), 0); }, {"num"}}},
-      {"eq", {is_equal, {"other"}}},
-      {"equalto", {is_equal, {"other"}}},
-      {"==", {is_equal, {"other"}}},
-      {"sameas", {is_same, {"other"}}},
-      {"ne", {is_unequal, {"other"}}},
-      {"!=", {is_unequal, {"other"}}},
-      {"lt", {is_less, {"other"}}},
-      {"lessthan", {is_less, {"other"}}},
-      {"<", {is_less, {"other"}}},
-      {"gt", {is_more, {"other"}}},
-      {"greaterthan", {is_more, {"other"}}},
-      {">", {is_more, {"other"}}},
-      {"le", {is_at_most, {"other"}}},
-      {"<=", {is_at_most, {"other"}}},
-      {"ge", {is_at_least, {"other"}}},
-      {">=", {is_at_least, {"other"}}},
-      {"in", {[](const Value& v, const Arguments& a) { return contains(required(a, 0, "seq"), v); }, {"seq"}}},
-      {"lower", {[](const Value& v, const Arguments&) { return is_cased(v, Case::kLower); }}},
-      {"upper", {[](const Value& v, const Arguments&) { return is_cased(v, Case::kUpper); }}},
+const Builtins& tests() {
+  static const Builtins table = {
+      {"defined", "", [](auto& v, auto&) { return !v.is_undefined(); }},
+      {"undefined", "", [](auto& v, auto&) { return v.is_undefined(); }},
+      {"none", "", [](auto& v, auto&) { return v.is_none(); }},
+      {"string", "", [](auto& v, auto&) { return v.as_text() != nullptr; }},
+      {"number", "", [](auto& v, auto&) { return v.is_number(); }},
+      {"integer", "", [](auto& v, auto&) { return v.as_int() != nullptr; }},
+      {"float", "", [](auto& v, auto&) { return v.as_double() != nullptr; }},
+      {"boolean", "", [](auto& v, auto&) { return v.as_bool() != nullptr; }},
+      {"true", "", [](auto& v, auto&) { return v.as_bool() != nullptr && *v.as_bool(); }},
+      {"false", "", [](auto& v, auto&) { return v.as_bool() != nullptr && !*v.as_bool(); }},
+      {"mapping", "", [](auto& v, auto&) { return is_mapping(v); }},
+      {"iterable", "",
+       [](auto& v, auto&) { return is_sequence(v) || v.as_list() != nullptr || v.as_loop() != nullptr; }},
+      {"sequence", "", [](auto& v, auto&) { return is_sequence(v); }},
+      {"callable", "",
+       [](auto& v, auto&) { return v.as_callable() != nullptr || v.as_loop() != nullptr || v.is_undefined(); }},
+      {"odd", "", [](auto& v, auto&) { return has_remainder(v, std::int64_t{2}, 1); }},
+      {"even", "", [](auto& v, auto&) { return has_remainder(v, std::int64_t{2}, 0); }},
+      {"divisibleby", "num", [](auto& v, auto& c) { return has_remainder(v, c[0], 0); }},
+      {"eq equalto ==", "other", [](auto& v, auto& c) { return equal(v, c[0]); }},
+      {"ne !=", "other", [](auto& v, auto& c) { return !equal(v, c[0]); }},
+      {"sameas", "other", is_same},
+      {"lt lessthan <", "other", [](auto& v, auto& c) { return compare(v, c[0]) < 0; }},
+      {"gt greaterthan >", "other", [](auto& v, auto& c) { return compare(v, c[0]) > 0; }},
+      {"le <=", "other", [](auto& v, auto& c) { return compare(v, c[0]) <= 0; }},
+      {"ge >=", "other", [](auto& v, auto& c) { return compare(v, c[0]) >= 0; }},
+      {"in", "seq", [](auto& v, auto& c) { return contains(c[0], v); }},
+      {"lower", "", [](auto& v, auto&) { return is_cased(v, Case::kLower); }},
+      {"upper", "", [](auto& v, auto&) { return is_cased(v, Case::kUpper); }},
   };
   return table;
 }
 
-Value tojson_filter(const Value& input, const Arguments& arguments) {
+// `width` spaces, or the text itself.
+std::string margin_of(const Value& width) {
+  if (const Text* text = width.as_text()) return text->bytes();
+  const std::int64_t spaces = std::max<std::int64_t>(width.whole(), 0);
+  if (spaces > 256) throw RenderError{"an indent beyond 256 is not supported", true};
+  return std::string(static_cast<std::size_t>(spaces), ' ');
+}
+
+Value tojson_filter(const Value& input, const Call& call) {
   JsonStyle style;
-  style.ensure_ascii = flag(arguments, 0, "ensure_ascii");
-  style.sort_keys = flag(arguments, 3, "sort_keys");
-  if (const Value* indent = arguments.get(1, "indent"); indent != nullptr && !indent->is_none()) {
-    const std::int64_t width = indent->is_whole() ? std::max<std::int64_t>(indent->whole(), 0) : 0;
-    if (width > 256) throw RenderError{"tojson: an indent beyond 256 is not supported", true};
-    style.indent =
-        indent->as_text() != nullptr ? indent->as_text()->bytes() : std::string(static_cast<std::size_t>(width), ' ');
+  style.ensure_ascii = call.flag(0);
+  style.sort_keys = call.flag(3);
+  if (const Value& indent = call[1]; !indent.is_none()) {
+    style.indent = indent.is_whole() || indent.as_text() != nullptr ? margin_of(indent) : "";
     style.item_separator = ",";
   }
-  if (const Value* separators = arguments.get(2, "separators"); separators != nullptr && !separators->is_none()) {
-    const List pair = iterate(*separators);
+  if (!call[2].is_none()) {
+    const List pair = iterate(call[2]);
     if (pair.size() != 2 || pair[0].as_text() == nullptr || pair[1].as_text() == nullptr)
       throw RenderError{"tojson: separators must be two strings"};
     style.item_separator = pair[0].as_text()->bytes();
@@ -369,23 +343,8 @@ Value tojson_filter(const Value& input, const Arguments& arguments) {
   return to_json(input, style);
 }
 
-Value default_filter(const Value& input, const Arguments& arguments) {
-  const bool replace_it = input.is_undefined() || (flag(arguments, 1, "boolean") && !input.truth());
-  if (!replace_it) return input;
-  const Value* fallback = arguments.get(0, "default_value");
-  return fallback != nullptr ? *fallback : Value(Text());
-}
-
-Value trim_filter(const Value& input, const Arguments& arguments) {
-  const Value* chars = arguments.get(0, "chars");
-  if (chars == nullptr || chars->is_none()) return strip(input.str(), std::nullopt, true, true);
-  if (chars->as_text() == nullptr) throw RenderError{"strip arg must be None or str"};
-  return strip(input.str(), chars->as_text()->bytes(), true, true);
-}
-
-template <Case kCase>
-Value case_filter(const Value& input, const Arguments&) {
-  return change_case(input.str(), kCase);
+Value default_filter(const Value& input, const Call& call) {
+  return input.is_undefined() || (call.flag(1) && !input.truth()) ? call[0] : input;
 }
 
 // The text as Python's int() and float() read it: no surrounding white space, no underscores between digits.
@@ -416,8 +375,8 @@ Value truncated(double value) {
   return static_cast<std::int64_t>(value);
 }
 
-Value to_integer(const Value& input, const Arguments& arguments) {
-  if (integer_argument(arguments, 1, "base", 10) != 10) throw RenderError{"int with a base is not supported", true};
+Value to_integer(const Value& input, const Call& call) {
+  if (call.integer(1) != 10) throw RenderError{"int with a base is not supported", true};
   if (input.is_whole()) return input.whole();
   if (input.as_double() != nullptr && !std::isnan(*input.as_double())) return truncated(*input.as_double());
   if (input.as_text() != nullptr) {
@@ -430,30 +389,27 @@ Value to_integer(const Value& input, const Arguments& arguments) {
     const auto real = parse_float(*input.as_text());
     if (real && std::isfinite(*real)) return truncated(*real);
   }
-  const Value* fallback = arguments.get(0, "default");
-  return fallback != nullptr ? *fallback : Value(std::int64_t{0});
+  return call[0];
 }
 
-Value to_float(const Value& input, const Arguments& arguments) {
+Value to_float(const Value& input, const Call& call) {
   if (input.is_number()) return input.number();
   if (input.as_text() != nullptr) {
     if (const auto value = parse_float(*input.as_text())) return *value;
   }
-  const Value* fallback = arguments.get(0, "default");
-  return fallback != nullptr ? *fallback : Value(0.0);
+  return call[0];
 }
 
-Value abs_filter(const Value& input, const Arguments&) {
+Value abs_filter(const Value& input, const Call&) {
   if (!input.is_number()) throw RenderError{fmt::format("bad operand type for abs(): '{}'", input.type_name())};
   if (!input.is_whole()) return std::fabs(input.number());
   if (input.whole() == INT64_MIN) throw RenderError{"an integer grew beyond 64 bits", true};
   return input.whole() < 0 ? -input.whole() : input.whole();
 }
 
-Value round_filter(const Value& input, const Arguments& arguments) {
-  const std::int64_t precision = integer_argument(arguments, 0, "precision", 0);
-  const Value* given = arguments.get(1, "method");
-  const std::string method = given == nullptr ? "common" : given->str().bytes();
+Value round_filter(const Value& input, const Call& call) {
+  const std::int64_t precision = call.integer(0);
+  const std::string method = call[1].str().bytes();
   if (method != "common" && method != "ceil" && method != "floor")
     throw RenderError{"method must be common, ceil or floor"};
   if (!input.is_number()) throw RenderError{fmt::format("type {} cannot be rounded", input.type_name())};
@@ -467,38 +423,26 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
 }
 
-Value indent_filter(const Value& input, const Arguments& arguments) {
-  const Value* width = arguments.get(0, "width");
+Value indent_filter(const Value& input, const Call& call) {
   if (input.as_text() == nullptr) throw RenderError{"indent needs a string"};
-  if (width != nullptr && width->as_text() == nullptr && !width->is_whole())
-    throw RenderError{"indent: width must be a number"};
-  const std::int64_t spaces = width == nullptr || !width->is_whole() ? 4 : std::max<std::int64_t>(width->whole(), 0);
-  if (spaces > 256) throw RenderError{"an indent beyond 256 is not supported", true};
-  const std::string margin = width != nullptr && width->as_text() != nullptr
-                                 ? width->as_text()->bytes()
-                                 : std::string(static_cast<std::size_t>(spaces), ' ');
+  if (call[0].as_text() == nullptr && !call[0].is_whole()) throw RenderError{"indent: width must be a number"};
+  const std::string margin = margin_of(call[0]);
   Text with_end = *input.as_text();
   with_end.append("\n", kTemplate);
   Text out;
   bool is_first = true;
   for (const Value& line : split_lines(with_end, false)) {
     if (!is_first) out.append("\n", kTemplate);
-    const bool wanted =
-        is_first ? flag(arguments, 1, "first") : !line.as_text()->empty() || flag(arguments, 2, "blank");
-    if (wanted) out.append(margin, kTemplate);
+    if (is_first ? call.flag(1) : !line.as_text()->empty() || call.flag(2)) out.append(margin, kTemplate);
     out.append(*line.as_text());
     is_first = false;
   }
   return out;
 }
 
-Value replace_filter(const Value& input, const Arguments& arguments) {
-  return replace(input.str(), required(arguments, 0, "old").str().bytes(), required(arguments, 1, "new").str(),
-                 integer_argument(arguments, 2, "count", -1));
-}
-
 // The filter format: named arguments make a mapping, others a tuple, for % to format.
-Value format_filter(const Value& input, const Arguments& arguments) {
+Value format_filter(const Value& input, const Call& call) {
+  const Arguments& arguments = call.given;
   if (arguments.named.empty()) return percent_format(input.str(), Value(arguments.positional, ListKind::kTuple));
   if (!arguments.positional.empty())
     throw RenderError{"can't handle positional and keyword arguments at the same time"};
@@ -507,74 +451,63 @@ Value format_filter(const Value& input, const Arguments& arguments) {
   return percent_format(input.str(), named);
 }
 
-using Filter = Value (*)(const Value&, const Arguments&);
-
-const std::unordered_map<std::string, Builtin<Filter>>& filters() {
-  static const std::unordered_map<std::string, Builtin<Filter>> table = {
-      {"length", {length_of}},
-      {"count", {length_of}},
-      {"first", {first_filter}},
-      {"last", {last_filter}},
-      {"join", {join_filter, {"d", "attribute"}}},
-      {"map", {map_filter, {"*"}}},
-      {"reverse", {reverse_filter}},
-      {"sort", {sort_filter, {"reverse", "case_sensitive", "attribute"}}},
-      {"items", {items_filter}},
-      {"dictsort", {dictsort_filter, {"case_sensitive", "by", "reverse"}}},
-      {"unique", {unique_filter, {"case_sensitive", "attribute"}}},
-      {"groupby", {groupby_filter, {"attribute", "default", "case_sensitive"}}},
-      {"sum", {sum_filter, {"attribute", "start"}}},
-      {"min", {extreme_filter<-1>, {"case_sensitive", "attribute"}}},
-      {"max", {extreme_filter<1>, {"case_sensitive", "attribute"}}},
-      {"batch", {batch_filter, {"linecount", "fill_with"}}},
-      {"list", {[](const Value& v, const Arguments&) { return Value(iterate(v)); }}},
-      {"select", {[](const Value& v, const Arguments& a) { return pick(v, a, false, true); }, {"*"}}},
-      {"reject", {[](const Value& v, const Arguments& a) { return pick(v, a, false, false); }, {"*"}}},
-      {"selectattr", {[](const Value& v, const Arguments& a) { return pick(v, a, true, true); }, {"*"}}},
-      {"rejectattr", {[](const Value& v, const Arguments& a) { return pick(v, a, true, false); }, {"*"}}},
-      {"tojson", {tojson_filter, {"ensure_ascii", "indent", "separators", "sort_keys"}}},
-      {"default", {default_filter, {"default_value", "boolean"}}},
-      {"d", {default_filter, {"default_value", "boolean"}}},
-      {"trim", {trim_filter, {"chars"}}},
-      {"upper", {case_filter<Case::kUpper>}},
-      {"lower", {case_filter<Case::kLower>}},
-      {"title", {case_filter<Case::kWordBegins>}},
-      {"capitalize", {case_filter<Case::kCapitalize>}},
-      {"int", {to_integer, {"default", "base"}}},
-      {"float", {to_float, {"default"}}},
-      {"abs", {abs_filter}},
-      {"round", {round_filter, {"precision", "method"}}},
-      {"indent", {indent_filter, {"width", "first", "blank"}}},
-      {"replace", {replace_filter, {"old", "new", "count"}}},
-      {"format", {format_filter, {"*"}}},
-      {"string", {[](const Value& v, const Arguments&) { return Value(v.str()); }}},
-      {"safe", {[](const Value& v, const Arguments&) { return Value(v.str()); }}},
+const Builtins& filters() {
+  static const Builtins table = {
+      {"length count", "", length_of},
+      {"first", "", first_filter},
+      {"last", "", last_filter},
+      {"join", "d='', attribute=none", join_filter},
+      {"map", "*", map_filter},
+      {"reverse", "", reverse_filter},
+      {"sort", "reverse=false, case_sensitive=false, attribute=none", sort_filter},
+      {"items", "", items_filter},
+      {"dictsort", "case_sensitive=false, by='key', reverse=false", dictsort_filter},
+      {"unique", "case_sensitive=false, attribute=none", unique_filter},
+      {"groupby", "attribute, default=none, case_sensitive=false", groupby_filter},
+      {"sum", "attribute=none, start=0", sum_filter},
+      {"min", "case_sensitive=false, attribute=none", extreme_filter<-1>},
+      {"max", "case_sensitive=false, attribute=none", extreme_filter<1>},
+      {"batch", "linecount, fill_with=none", batch_filter},
+      {"list", "", [](auto& v, auto&) { return iterate(v); }},
+      {"select", "*", [](auto& v, auto& c) { return pick(v, c.given, false, true); }},
+      {"reject", "*", [](auto& v, auto& c) { return pick(v, c.given, false, false); }},
+      {"selectattr", "*", [](auto& v, auto& c) { return pick(v, c.given, true, true); }},
+      {"rejectattr", "*", [](auto& v, auto& c) { return pick(v, c.given, true, false); }},
+      {"tojson", "ensure_ascii=false, indent=none, separators=none, sort_keys=false", tojson_filter},
+      {"default d", "default_value='', boolean=false", default_filter},
+      {"trim", "chars=none", [](auto& v, auto& c) { return strip(v.str(), c.text(0), true, true); }},
+      {"upper", "", [](auto& v, auto&) { return change_case(v.str(), Case::kUpper); }},
+      {"lower", "", [](auto& v, auto&) { return change_case(v.str(), Case::kLower); }},
+      {"title", "", [](auto& v, auto&) { return change_case(v.str(), Case::kWordBegins); }},
+      {"capitalize", "", [](auto& v, auto&) { return change_case(v.str(), Case::kCapitalize); }},
+      {"int", "default=0, base=10", to_integer},
+      {"float", "default=0.0", to_float},
+      {"abs", "", abs_filter},
+      {"round", "precision=0, method='common'", round_filter},
+      {"indent", "width=4, first=false, blank=false", indent_filter},
+      {"replace", "old, new, count=-1",
+       [](auto& v, auto& c) { return replace(v.str(), c[0].str().bytes(), c[1].str(), c.integer(2)); }},
+      {"format", "*", format_filter},
+      {"string safe", "", [](auto& v, auto&) { return v.str(); }},
   };
   return table;
 }
 
 }  // namespace
 
-bool is_filter(std::string_view name) { return filters().contains(std::string(name)); }
+bool is_filter(const std::string& name) { return filters().contains(name); }
 
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments) {
-  static const std::vector<std::string_view> refuse_undefined = {"abs", "indent", "dictsort", "round",
-                                                                 "int", "float",  "tojson"};
-  if (input.is_undefined() &&
-      std::find(refuse_undefined.begin(), refuse_undefined.end(), name) != refuse_undefined.end()) {
-    throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(input.data).name)};
+  for (const char* strict : {"abs", "indent", "dictsort", "round", "int", "float", "tojson"}) {
+    if (input.is_undefined() && name == strict) input.check_defined();
   }
-  const Builtin<Filter>& filter = filters().at(name);
-  check_arguments("filter " + name, arguments, filter.parameters);
-  return filter.function(input, arguments);
+  return filters().call(name, "filter " + name, input, arguments);
 }
 
-bool is_test(std::string_view name) { return tests().contains(std::string(name)); }
+bool is_test(const std::string& name) { return tests().contains(name); }
 
 bool apply_test(const std::string& name, const Value& input, const Arguments& arguments) {
-  const Builtin<Test>& test = tests().at(name);
-  check_arguments("test " + name, arguments, test.parameters);
-  return test.function(input, arguments);
+  return *tests().call(name, "test " + name, input, arguments).as_bool();
 }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -1,12 +1,13 @@
-#include "lexer.h"
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 
+#include "builtins.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "strings.h"
+#include "template.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -14,8 +15,7 @@ namespace {
 bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Line ends become "
-// ", and one at the very end is dropped (keep_trailing_newline is off).
+// Line ends become line feeds, and one at the very end is dropped (keep_trailing_newline is off).
 std::string normalize_newlines(std::string_view source) {
   std::string out;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -204,7 +204,7 @@ class Lexer {
     }
     if (c == '(' || c == '[' || c == '{') ++brackets;
     if (c == ')' || c == ']' || c == '}') --brackets;
-    if (brackets < 0) fail(fmt::format("{}{}'", "unexpected '", c));
+    if (brackets < 0) fail(fmt::format("unexpected '{}'", c));
     add(TokenKind::kOperator, std::string(1, c));
     advance(at_ + 1);
   }
@@ -326,11 +326,30 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source, const std::string& name) {
+TokenReader::TokenReader(std::string_view source, const std::string& name) : name_(name) {
   if (const auto at = find_invalid_utf8(source)) {
     throw FormatError(fmt::format("{}: byte {}", name, *at), "the chat template is not valid UTF-8");
   }
-  return Lexer(normalize_newlines(source), name).run();
+  tokens_ = Lexer(normalize_newlines(source), name).run();
+}
+
+Value TokenReader::take_integer() {
+  const std::string text = now().text;
+  std::int64_t value = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc())
+    fail("integer too large: " + text);
+  take();
+  return value;
+}
+
+Value TokenReader::take_float() {
+  const std::string text = take().text;
+  double value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  // A value that is too small also counts as out of range; it is 0.
+  if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
+    fail(fmt::format("the float {} is too large, infinity is not supported", text));
+  return value;
 }
 
 }  // namespace lora_train::tokenizer::jinja

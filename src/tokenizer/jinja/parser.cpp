@@ -1,15 +1,19 @@
-#include "parser.h"
-
+// Parses tokens into a syntax tree.
 #include <fmt/core.h>
 
-#include "expression_parser.h"
+#include <algorithm>
+
+#include "builtins.h"
+#include "lora_train/base/error.h"
+#include "template.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-class Parser : private ExpressionParser {
+/// Expressions have Jinja's precedence. FormatError (name:line).
+class Parser : private TokenReader {
  public:
-  using ExpressionParser::ExpressionParser;
+  using TokenReader::TokenReader;
 
   ParsedTemplate run() {
     ParsedTemplate parsed;
@@ -19,6 +23,354 @@ class Parser : private ExpressionParser {
   }
 
  private:
+  // Counts nested expressions and statements together; each level of an expression takes ten function calls.
+  static constexpr int kMaxNesting = 64;
+  // Depth of an expression's tree, which a chain such as a + b + c + ... makes deep without nesting.
+  static constexpr int kMaxTreeDepth = 400;
+
+  class Nested {
+   public:
+    explicit Nested(Parser& parser) : parser_(parser) {
+      if (++parser_.depth_ > kMaxNesting) parser_.fail("nested deeper than 64 levels");
+    }
+    ~Nested() { --parser_.depth_; }
+    Nested(const Nested&) = delete;
+    Nested& operator=(const Nested&) = delete;
+
+   private:
+    Parser& parser_;
+  };
+
+  ExprPtr make(ExprKind kind, int line, std::string text = {}) const {
+    auto expr = std::make_unique<Expr>(Expr{kind, line});
+    expr->text = std::move(text);
+    return expr;
+  }
+
+  template <class... Children>
+  ExprPtr node(ExprKind kind, int line, std::string text, Children... children) const {
+    ExprPtr expr = make(kind, line, std::move(text));
+    (adopt(*expr, std::move(children)), ...);
+    return expr;
+  }
+
+  void deepen(Expr& parent, const Expr& child) const {
+    parent.depth = std::max(parent.depth, child.depth + 1);
+    if (parent.depth > kMaxTreeDepth) fail("an expression has more than 400 steps in a row");
+  }
+
+  // Appends a child (null = omitted) and updates the depth.
+  void adopt(Expr& parent, ExprPtr child) const {
+    if (child) deepen(parent, *child);
+    parent.children.push_back(std::move(child));
+  }
+
+  // One expression, or several separated by commas, which make a list (a tuple in Jinja).
+  ExprPtr parse_tuple(bool with_condition = true) {
+    const int line = now().line;
+    ExprPtr first = with_condition ? parse_expression() : parse_or();
+    if (!is_operator(",")) return first;
+    ExprPtr tuple = node(ExprKind::kList, line, "tuple", std::move(first));
+    while (accept_operator(",")) {
+      if (now().kind == TokenKind::kBlockEnd || now().kind == TokenKind::kPrintEnd || is_operator(")")) break;
+      adopt(*tuple, with_condition ? parse_expression() : parse_or());
+    }
+    return tuple;
+  }
+
+  ExprPtr parse_expression() {
+    const Nested nested(*this);
+    ExprPtr expr = parse_or();
+    while (is_name("if")) {
+      const int line = take().line;
+      ExprPtr condition = parse_or();
+      ExprPtr otherwise = accept_name("else") ? parse_expression() : nullptr;
+      expr = node(ExprKind::kCondition, line, {}, std::move(expr), std::move(condition), std::move(otherwise));
+    }
+    return expr;
+  }
+
+  using Level = ExprPtr (Parser::*)();
+  // Operands of the next level, separated by the word.
+  ExprPtr parse_logical(std::string_view word, ExprKind kind, Level next) {
+    ExprPtr left = (this->*next)();
+    while (is_name(word)) {
+      const int line = take().line;
+      left = node(kind, line, {}, std::move(left), (this->*next)());
+    }
+    return left;
+  }
+
+  ExprPtr parse_or() { return parse_logical("or", ExprKind::kOr, &Parser::parse_and); }
+  ExprPtr parse_and() { return parse_logical("and", ExprKind::kAnd, &Parser::parse_not); }
+  ExprPtr parse_not() {
+    if (!is_name("not")) return parse_compare();
+    const Nested nested(*this);
+    const int line = take().line;
+    return node(ExprKind::kNot, line, {}, parse_not());
+  }
+
+  // Consumes the current comparison; "" if there is none.
+  std::string take_comparison() {
+    for (const char* name : {"==", "!=", "<=", ">=", "<", ">"}) {
+      if (accept_operator(name)) return name;
+    }
+    if (accept_name("in")) return "in";
+    if (!is_name("not") || peek(1).kind != TokenKind::kName || peek(1).text != "in") return {};
+    take();
+    take();
+    return "not in";
+  }
+
+  ExprPtr parse_compare() {
+    const int line = now().line;
+    ExprPtr left = parse_binary();
+    std::string comparison = take_comparison();
+    if (comparison.empty()) return left;
+    ExprPtr compare = node(ExprKind::kCompare, line, {}, std::move(left));
+    for (; !comparison.empty(); comparison = take_comparison()) {
+      compare->names.push_back(comparison);
+      adopt(*compare, parse_binary());
+    }
+    return compare;
+  }
+
+  // Arithmetic, loosest operators first.
+  ExprPtr parse_binary(std::size_t level = 0) {
+    constexpr std::string_view kLevels[][4] = {{"+", "-"}, {"~"}, {"*", "//", "/", "%"}, {"**"}};
+    if (level == std::size(kLevels)) return parse_signed(true);
+    const auto& operators = kLevels[level];
+    ExprPtr left = parse_binary(level + 1);
+    for (;;) {
+      const auto* name =
+          std::find_if(std::begin(operators), std::end(operators), [&](auto op) { return is_operator(op); });
+      if (name == std::end(operators)) return left;
+      const int line = take().line;
+      ExprPtr right = parse_binary(level + 1);
+      left = node(ExprKind::kBinary, line, std::string(*name), std::move(left), std::move(right));
+    }
+  }
+
+  ExprPtr parse_signed(bool with_filter) {
+    const Nested nested(*this);
+    const int line = now().line;
+    ExprPtr expr;
+    if (accept_operator("-"))
+      expr = node(ExprKind::kNegate, line, {}, parse_signed(false));
+    else if (accept_operator("+"))
+      expr = node(ExprKind::kPlus, line, {}, parse_signed(false));
+    else
+      expr = parse_primary();
+    expr = parse_postfix(std::move(expr));
+    return with_filter ? parse_filters(std::move(expr)) : std::move(expr);
+  }
+
+  ExprPtr literal(int line, Value value) const {
+    ExprPtr expr = make(ExprKind::kLiteral, line);
+    expr->value = std::move(value);
+    return expr;
+  }
+
+  ExprPtr parse_primary() {
+    const int line = now().line;
+    switch (now().kind) {
+      case TokenKind::kName: return parse_name();
+      case TokenKind::kString: {
+        std::string text;
+        while (now().kind == TokenKind::kString) text += take().text;
+        return literal(line, Value::string(text));
+      }
+      case TokenKind::kInteger: return literal(line, take_integer());
+      case TokenKind::kFloat: return literal(line, take_float());
+      default: break;
+    }
+    if (accept_operator("(")) return parse_parentheses(line);
+    if (accept_operator("[")) return parse_list(line);
+    if (accept_operator("{")) return parse_dict(line);
+    fail("expected an expression, found " + found());
+  }
+
+  ExprPtr parse_name() {
+    const Token token = take();
+    if (token.text == "true" || token.text == "True") return literal(token.line, true);
+    if (token.text == "false" || token.text == "False") return literal(token.line, false);
+    if (token.text == "none" || token.text == "None") return literal(token.line, None{});
+    used_.caller |= token.text == "caller";
+    used_.varargs |= token.text == "varargs";
+    used_.kwargs |= token.text == "kwargs";
+    return make(ExprKind::kName, token.line, token.text);
+  }
+
+  ExprPtr parse_parentheses(int line) {
+    if (accept_operator(")")) return make(ExprKind::kList, line, "tuple");
+    ExprPtr inner = parse_tuple();
+    expect_operator(")");
+    return inner;
+  }
+
+  // Items separated by commas, up to the closing bracket.
+  template <class ParseItem>
+  void parse_items(std::string_view close, ParseItem parse_item) {
+    while (!accept_operator(close)) {
+      parse_item();
+      if (!is_operator(close)) expect_operator(",");
+    }
+  }
+
+  ExprPtr parse_list(int line) {
+    ExprPtr list = make(ExprKind::kList, line);
+    parse_items("]", [&] { adopt(*list, parse_expression()); });
+    return list;
+  }
+
+  ExprPtr parse_dict(int line) {
+    ExprPtr dict = make(ExprKind::kDict, line);
+    parse_items("}", [&] {
+      adopt(*dict, parse_expression());
+      expect_operator(":");
+      adopt(*dict, parse_expression());
+    });
+    return dict;
+  }
+
+  ExprPtr parse_postfix(ExprPtr expr) {
+    for (;;) {
+      const int line = now().line;
+      if (accept_operator(".")) {
+        if (now().kind == TokenKind::kInteger) {
+          ExprPtr index = literal(line, take_integer());
+          expr = node(ExprKind::kSubscript, line, {}, std::move(expr), std::move(index));
+        } else {
+          std::string name = expect_identifier();
+          expr = node(ExprKind::kAttribute, line, std::move(name), std::move(expr));
+        }
+      } else if (accept_operator("[")) {
+        expr = parse_subscript(std::move(expr), line);
+      } else if (is_operator("(")) {
+        expr = node(ExprKind::kCall, line, {}, std::move(expr));
+        parse_arguments(*expr);
+      } else {
+        return expr;
+      }
+    }
+  }
+
+  ExprPtr parse_subscript(ExprPtr object, int line) {
+    ExprPtr parts[3];
+    std::size_t part = 0;
+    bool is_slice = false;
+    while (!accept_operator("]")) {
+      if (accept_operator(":")) {
+        is_slice = true;
+        if (++part > 2) fail("a slice has at most three parts");
+      } else if (parts[part]) {
+        fail("expected \"]\", found " + found());
+      } else {
+        parts[part] = parse_expression();
+      }
+    }
+    if (is_slice) {
+      return node(ExprKind::kSlice, line, {}, std::move(object), std::move(parts[0]), std::move(parts[1]),
+                  std::move(parts[2]));
+    }
+    if (!parts[0]) fail("an empty subscript");
+    return node(ExprKind::kSubscript, line, {}, std::move(object), std::move(parts[0]));
+  }
+
+  ExprPtr parse_argument(Expr& call) {
+    ExprPtr argument = parse_expression();
+    deepen(call, *argument);
+    return argument;
+  }
+
+  void parse_named_argument(Expr& call) {
+    std::string name = take().text;
+    take();
+    for (const auto& given : call.arguments.named) {
+      if (given.first == name) fail("keyword argument repeated: " + name);
+    }
+    call.arguments.named.emplace_back(std::move(name), parse_argument(call));
+  }
+
+  // Positional ones, then named ones and one *list in any order, then one **dict.
+  void parse_arguments(Expr& call) {
+    CallArguments& arguments = call.arguments;
+    expect_operator("(");
+    parse_items(")", [&] {
+      if (arguments.unpacked_named) fail("an argument follows **");
+      if (accept_operator("**")) {
+        arguments.unpacked_named = parse_argument(call);
+      } else if (accept_operator("*")) {
+        if (arguments.unpacked) fail("* twice in one call");
+        arguments.unpacked = parse_argument(call);
+      } else if (now().kind == TokenKind::kName && peek(1).kind == TokenKind::kOperator && peek(1).text == "=") {
+        parse_named_argument(call);
+      } else {
+        if (!arguments.named.empty() || arguments.unpacked) fail("a positional argument follows a named one or *");
+        arguments.positional.push_back(parse_argument(call));
+      }
+    });
+  }
+
+  // name(arguments) applied to `expr`.
+  ExprPtr parse_filter(ExprPtr expr) {
+    const int line = now().line;
+    std::string name = expect_identifier();
+    if (!is_filter(name)) fail(fmt::format("filter \"{}\" is not supported", name));
+    expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
+    if (is_operator("(")) parse_arguments(*expr);
+    return expr;
+  }
+
+  // Any number of | name(arguments), tests and calls.
+  ExprPtr parse_filters(ExprPtr expr) {
+    for (;;) {
+      const int line = now().line;
+      if (accept_operator("|")) {
+        expr = parse_filter(std::move(expr));
+      } else if (is_name("is")) {
+        expr = parse_test(std::move(expr));
+      } else if (is_operator("(")) {
+        expr = node(ExprKind::kCall, line, {}, std::move(expr));
+        parse_arguments(*expr);
+      } else {
+        return expr;
+      }
+    }
+  }
+
+  ExprPtr parse_test(ExprPtr subject) {
+    const int line = take().line;
+    const bool negated = accept_name("not");
+    std::string name = expect_identifier();
+    if (!is_test(name)) fail(fmt::format("test \"{}\" is not supported", name));
+    ExprPtr test = node(ExprKind::kTest, line, std::move(name), std::move(subject));
+    if (is_operator("("))
+      parse_arguments(*test);
+    else if (begins_test_argument()) {
+      test->arguments.positional.push_back(parse_postfix(parse_primary()));
+      deepen(*test, *test->arguments.positional.back());
+    }
+    return negated ? node(ExprKind::kNot, line, {}, std::move(test)) : std::move(test);
+  }
+
+  bool begins_test_argument() const {
+    switch (now().kind) {
+      case TokenKind::kString:
+      case TokenKind::kInteger:
+      case TokenKind::kFloat: return true;
+      case TokenKind::kOperator: return now().text == "[" || now().text == "{";
+      case TokenKind::kName:
+        for (const char* word : {"else", "or", "and", "if", "is", "in", "not", "recursive"}) {
+          if (now().text == word) return false;
+        }
+        return true;
+      default: return false;
+    }
+  }
+
+  ExprPtr captured(int line) const { return make(ExprKind::kCaptured, line); }
+
   void end_block() { expect_kind(TokenKind::kBlockEnd, "\"%}\""); }
 
   // Statements up to a block that begins with one of `ends`, whose word is left as the current token.
@@ -49,6 +401,13 @@ class Parser : private ExpressionParser {
   }
 
   Statement parse_statement() {
+    Statement statement = parse_tag();
+    end_block();
+    return statement;
+  }
+
+  // A statement without the end of its last tag.
+  Statement parse_tag() {
     const int line = now().line;
     const std::string word = expect_identifier();
     if (word == "if") return parse_if(line);
@@ -61,7 +420,6 @@ class Parser : private ExpressionParser {
     if (word == "generation") return parse_generation(line);
     if (word == "break" || word == "continue") {
       if (loops_ == 0) fail(fmt::format("{{% {} %}} outside a loop", word));
-      end_block();
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
     fail("statement {% " + word +
@@ -69,7 +427,7 @@ class Parser : private ExpressionParser {
          "continue");
   }
 
-  // A body up to {% `end` %}, including both tags' ends.
+  // A body up to {% `end`, with the end of the tag before it.
   Block parse_body(std::string_view end) {
     end_block();
     Block body = parse_block({end});
@@ -78,14 +436,11 @@ class Parser : private ExpressionParser {
   }
 
   // A body that is its own function in Jinja: no break out of it, and its own caller, varargs, kwargs.
-  Block parse_function_body(std::string_view end, Signature& signature) {
+  Block parse_function_body(std::string_view end, UsedNames& uses) {
     const int loops = std::exchange(loops_, 0);
     const UsedNames outer = std::exchange(used_, {});
     Block body = parse_body(end);
-    signature.uses_caller = used_.caller;
-    signature.uses_varargs = used_.varargs;
-    signature.uses_kwargs = used_.kwargs;
-    used_ = outer;
+    uses = std::exchange(used_, outer);
     loops_ = loops;
     return body;
   }
@@ -103,10 +458,7 @@ class Parser : private ExpressionParser {
         end_block();
         continue;
       }
-      if (word == "else") {
-        statement.blocks.push_back(parse_body("endif"));
-      }
-      end_block();
+      if (word == "else") statement.blocks.push_back(parse_body("endif"));
       return statement;
     }
   }
@@ -126,7 +478,6 @@ class Parser : private ExpressionParser {
     if (statement.is_recursive) loops_ = 0;  // its own function in Jinja
     if (take().text == "else") statement.blocks.push_back(parse_body("endfor"));
     loops_ = outer;
-    end_block();
     return statement;
   }
 
@@ -164,13 +515,11 @@ class Parser : private ExpressionParser {
     if (!statement.targets[0].name.empty() && accept_operator(".")) statement.attribute = expect_identifier();
     if (accept_operator("=")) {
       statement.expr = parse_tuple();
-      end_block();
       return statement;
     }
     statement.kind = StatementKind::kSetBlock;
     if (is_operator("|")) statement.expr = parse_filters(captured(line));
     statement.blocks.push_back(parse_body("endset"));
-    end_block();
     return statement;
   }
 
@@ -183,7 +532,6 @@ class Parser : private ExpressionParser {
       statement.conditions.push_back(parse_expression());
     }
     statement.blocks.push_back(parse_body("endwith"));
-    end_block();
     return statement;
   }
 
@@ -191,29 +539,26 @@ class Parser : private ExpressionParser {
     Statement statement{StatementKind::kFilterBlock, line};
     statement.expr = parse_filters(parse_filter(captured(line)));
     statement.blocks.push_back(parse_body("endfilter"));
-    end_block();
     return statement;
   }
 
   void parse_signature(Signature& signature) {
     expect_operator("(");
-    while (!accept_operator(")")) {
+    parse_items(")", [&] {
       signature.names.push_back(expect_identifier());
       if (accept_operator("="))
         signature.defaults.push_back(parse_expression());
       else if (!signature.defaults.empty())
         fail("a parameter without a default follows one with a default");
-      if (!is_operator(")")) expect_operator(",");
-    }
+    });
   }
 
   Statement parse_macro(int line) {
     Statement statement{StatementKind::kMacro, line};
     statement.text = expect_identifier();
     parse_signature(statement.signature);
-    statement.blocks.push_back(parse_function_body("endmacro", statement.signature));
+    statement.blocks.push_back(parse_function_body("endmacro", statement.signature.uses));
     if (now().kind == TokenKind::kName) take();
-    end_block();
     return statement;
   }
 
@@ -222,31 +567,28 @@ class Parser : private ExpressionParser {
     if (is_operator("(")) parse_signature(statement.signature);
     statement.expr = parse_expression();
     if (statement.expr->kind != ExprKind::kCall) fail("{% call %} needs a call of a macro");
-    statement.blocks.push_back(parse_function_body("endcall", statement.signature));
-    end_block();
+    statement.blocks.push_back(parse_function_body("endcall", statement.signature.uses));
     return statement;
   }
 
   Statement parse_generation(int line) {
     Statement statement{StatementKind::kGeneration, line};
     has_generation_ = true;
-    Signature none;
-    statement.blocks.push_back(parse_function_body("endgeneration", none));
-    used_.caller |= none.uses_caller;
-    used_.varargs |= none.uses_varargs;
-    used_.kwargs |= none.uses_kwargs;
-    end_block();
+    UsedNames uses;
+    statement.blocks.push_back(parse_function_body("endgeneration", uses));
+    used_.caller |= uses.caller;
+    used_.varargs |= uses.varargs;
+    used_.kwargs |= uses.kwargs;
     return statement;
   }
 
-  int loops_ = 0;
+  int depth_ = 0, loops_ = 0;
+  UsedNames used_;
   bool has_generation_ = false;
 };
 
 }  // namespace
 
-ParsedTemplate parse(std::string_view source, const std::string& name) {
-  return Parser(tokenize(source, name), name).run();
-}
+ParsedTemplate parse(std::string_view source, const std::string& name) { return Parser(source, name).run(); }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -187,6 +187,11 @@ Dict* Value::as_namespace() const {
   return dict != nullptr && (*dict)->is_namespace ? dict->get() : nullptr;
 }
 
+void Value::check_defined() const {
+  if (const auto* undefined = std::get_if<Undefined>(&data))
+    throw RenderError{fmt::format("'{}' is undefined", undefined->name)};
+}
+
 double Value::number() const { return as_double() != nullptr ? *as_double() : static_cast<double>(whole()); }
 
 std::int64_t Value::whole() const {

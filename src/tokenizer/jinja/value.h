@@ -158,6 +158,8 @@ class Value {
   static Value integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
+  /// RenderError for an undefined value.
+  void check_defined() const;
   bool is_none() const { return std::holds_alternative<None>(data); }
   const bool* as_bool() const { return std::get_if<bool>(&data); }
   const std::int64_t* as_int() const { return std::get_if<std::int64_t>(&data); }

@@ -194,9 +194,8 @@ BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelli
     place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not supported");
   load_vocabulary(place.at("vocab"));
   if (const auto unk = place.find("unk_token")) {
-    const auto found = vocabulary_.find(unk->string());
-    if (found == vocabulary_.end()) unk->fail(fmt::format("\"{}\" is not in model.vocab", unk->string()));
-    unk_id_ = found->second;
+    unk_id_ = find_id(vocabulary_, unk->string());
+    if (!unk_id_) unk->fail(fmt::format("\"{}\" is not in model.vocab", unk->string()));
   }
   load_alphabet();
   load_merges(place.at("merges"));
@@ -232,8 +231,7 @@ void BpeModel::load_alphabet() {
   byte_ids_.fill(-1);
   if (spelling_.byte_level) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
-      const auto found = vocabulary_.find(bytes_to_byte_level(std::string(1, static_cast<char>(byte))));
-      if (found != vocabulary_.end()) byte_ids_[byte] = found->second;
+      byte_ids_[byte] = find_id(vocabulary_, bytes_to_byte_level(std::string(1, static_cast<char>(byte)))).value_or(-1);
     }
     return;
   }
@@ -262,8 +260,7 @@ bool BpeModel::every_character_has_tokens() const {
 }
 
 std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
-  const auto found = vocabulary_.find(token);
-  if (found != vocabulary_.end()) return found->second;
+  if (const auto id = find_id(vocabulary_, token)) return *id;
   throw FormatError(fmt::format("{}[{}]", merges.where(), rank), "token \"{}\" is not in model.vocab", token);
 }
 
@@ -286,10 +283,7 @@ void BpeModel::load_merges(const JsonPlace& place) {
 void BpeModel::split_bytes(std::string_view piece, Word& word) const {
   for (const char byte : piece) {
     const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
-    if (id >= 0)
-      word.add_known(id, 1);
-    else
-      word.add_unknown(1);
+    id >= 0 ? word.add_known(id, 1) : word.add_unknown(1);
   }
 }
 

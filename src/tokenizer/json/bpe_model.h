@@ -22,6 +22,11 @@ struct StringHash {
 };
 using Vocabulary = std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>>;
 
+inline std::optional<std::int32_t> find_id(const Vocabulary& vocabulary, std::string_view token) {
+  const auto found = vocabulary.find(token);
+  return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
+}
+
 /// Thread-safe for concurrent const calls.
 class BpeModel final : public WordModel {
  public:

@@ -167,7 +167,7 @@ Json parse_json_file(const std::filesystem::path& path) {
 }
 
 void JsonPlace::expected(const char* what) const {
-  fail(fmt::format("{}{}, found {}", "expected ", what, value_->type_name()));
+  fail(fmt::format("expected {}, found {}", what, value_->type_name()));
 }
 
 JsonPlace JsonPlace::at(const std::string& key) const {

@@ -173,15 +173,12 @@ void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& o
   if (taken != nullptr && !taken->empty() && *taken != token.content) {
     throw FormatError(where, "id {} of added token \"{}\" already belongs to \"{}\"", token.id, token.content, *taken);
   }
-  if (const auto other = added_ids_.find(token.content); other != added_ids_.end() && other->second != token.id) {
-    throw FormatError(where, "added token \"{}\" has id {} here and id {} before", token.content, token.id,
-                      other->second);
-  }
-  const auto known = model_.vocabulary().find(token.content);
-  if (known != model_.vocabulary().end() && known->second != token.id) {
-    throw FormatError(where, "added token \"{}\" has id {} here and id {} in model.vocab", token.content, token.id,
-                      known->second);
-  }
+  const auto refuse_other_id = [&](const Vocabulary& ids, const char* place) {
+    if (const std::int32_t other = find_id(ids, token.content).value_or(token.id); other != token.id)
+      throw FormatError(where, "added token \"{}\" has id {} here and id {} {}", token.content, token.id, other, place);
+  };
+  refuse_other_id(added_ids_, "before");
+  refuse_other_id(model_.vocabulary(), "in model.vocab");
   if (static_cast<std::size_t>(token.id) >= spellings_.size() + kMaxUnusedIds) {
     throw FormatError(where, "id {} of added token \"{}\" is far above the {} tokens", token.id, token.content,
                       spellings_.size());
@@ -263,9 +260,8 @@ std::string JsonTokenizer::decode(std::span<const std::int32_t> ids, bool skip_s
 }
 
 std::optional<std::int32_t> JsonTokenizer::token_to_id(std::string_view token) const {
-  if (const auto added = added_ids_.find(token); added != added_ids_.end()) return added->second;
-  const auto known = model_.vocabulary().find(token);
-  return known == model_.vocabulary().end() ? std::nullopt : std::optional<std::int32_t>(known->second);
+  const auto added = find_id(added_ids_, token);
+  return added ? added : find_id(model_.vocabulary(), token);
 }
 
 }  // namespace

@@ -110,8 +110,7 @@ std::optional<std::int32_t> SentencePieceTokenizer::token_to_id(std::string_view
   if (token.empty()) return std::nullopt;
   const std::int32_t id = processor_.PieceToId(token);
   if (processor_.IdToPiece(id) == token) return id;  // otherwise the id is the unknown piece's
-  const auto found = new_ids_.find(token);
-  return found == new_ids_.end() ? std::nullopt : std::optional<std::int32_t>(found->second);
+  return find_id(new_ids_, token);
 }
 
 std::string SentencePieceTokenizer::id_to_token(std::int32_t id) const {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <unordered_set>
 
 #include "bpe/bpe.h"
@@ -83,9 +85,9 @@ class TekkenTokenizer final : public Tokenizer {
       special_ids_.emplace(token, id);
       if (options.special_tokens_in_text) special_tokens_.add({id, token}, token);
     }
-    bos_id_ = special_id("<s>");
-    eos_id_ = special_id("</s>");
-    pad_id_ = special_id("<pad>");
+    bos_id_ = find_id(special_ids_, "<s>");
+    eos_id_ = find_id(special_ids_, "</s>");
+    pad_id_ = find_id(special_ids_, "<pad>");
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
   }
@@ -93,9 +95,8 @@ class TekkenTokenizer final : public Tokenizer {
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<std::int32_t> token_to_id(std::string_view token) const override {
-    if (const auto id = special_id(token)) return id;
-    const auto found = bpe_.ids().find(token);
-    return found == bpe_.ids().end() ? std::nullopt : std::optional<std::int32_t>(found->second);
+    const auto special = find_id(special_ids_, token);
+    return special ? special : find_id(bpe_.ids(), token);
   }
   std::string id_to_token(std::int32_t id) const override {
     if (id < 0 || id >= vocab_size()) return {};
@@ -105,10 +106,6 @@ class TekkenTokenizer final : public Tokenizer {
   std::int32_t vocab_size() const override { return num_special_ + static_cast<std::int32_t>(file_.tokens.size()); }
 
  private:
-  std::optional<std::int32_t> special_id(std::string_view token) const {
-    const auto found = special_ids_.find(token);
-    return found == special_ids_.end() ? std::nullopt : std::optional<std::int32_t>(found->second);
-  }
   const std::string& bytes_of(std::int32_t id) const {
     return file_.tokens[static_cast<std::size_t>(id - num_special_)];
   }
@@ -181,26 +178,9 @@ constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bou
 // Versions up to v7 may leave the special tokens to the reader. [UNUSED] ones are filled in as elsewhere.
 constexpr std::string_view kEarlyVersions[] = {"v3", "v7"};
 constexpr std::string_view kVersions[] = {"v3", "v7", "v11", "v13", "v15"};
-constexpr const char* kEarlySpecialTokens[] = {"<unk>",
-                                               "<s>",
-                                               "</s>",
-                                               "[INST]",
-                                               "[/INST]",
-                                               "[AVAILABLE_TOOLS]",
-                                               "[/AVAILABLE_TOOLS]",
-                                               "[TOOL_RESULTS]",
-                                               "[/TOOL_RESULTS]",
-                                               "[TOOL_CALLS]",
-                                               "[IMG]",
-                                               "<pad>",
-                                               "[IMG_BREAK]",
-                                               "[IMG_END]",
-                                               "[PREFIX]",
-                                               "[MIDDLE]",
-                                               "[SUFFIX]",
-                                               "[SYSTEM_PROMPT]",
-                                               "[/SYSTEM_PROMPT]",
-                                               "[TOOL_CONTENT]"};
+constexpr std::string_view kEarlySpecialTokens =
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]";
 
 bool is_in(std::string_view name, std::span<const std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -236,7 +216,8 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
     if (!is_in(version.string(), kEarlyVersions)) {
       root.fail(fmt::format("\"special_tokens\" is missing; files of version {} must list them", version.string()));
     }
-    tokens.assign(std::begin(kEarlySpecialTokens), std::end(kEarlySpecialTokens));
+    std::istringstream names{std::string(kEarlySpecialTokens)};
+    tokens.assign(std::istream_iterator<std::string>(names), {});
   }
   if (tokens.size() > count) {
     root.at("config")

@@ -1,4 +1,4 @@
-// Evaluates expressions.
+// Operators, attributes, items and iteration.
 
 #include <fmt/core.h>
 
@@ -6,42 +6,14 @@
 #include <cmath>
 
 #include "builtins.h"
-#include "interpreter.h"
 #include "lora_train/base/utf8.h"
-#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-bool holds(const std::string& op, const Value& left, const Value& right) {
-  if (op == "==") return equal(left, right);
-  if (op == "!=") return !equal(left, right);
-  if (op == "in") return contains(right, left);
-  if (op == "not in") return !contains(right, left);
-  const int order = compare(left, right);
-  if (op == "<") return order < 0;
-  if (op == "<=") return order <= 0;
-  return op == ">" ? order > 0 : order >= 0;
-}
-
-// **value
-void unpack_named(const Value& value, Arguments& arguments) {
-  if (value.is_undefined()) throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(value.data).name)};
-  if (value.as_dict() == nullptr || value.as_namespace() != nullptr)
-    throw RenderError{"argument after ** must be a mapping, not " + value.type_name()};
-  for (const auto& [name, item] : value.as_dict()->items) {
-    for (const auto& given : arguments.named) {
-      if (given.first == name) throw RenderError{fmt::format("got multiple values for keyword argument '{}'", name)};
-    }
-    arguments.named.emplace_back(name, item);
-  }
-}
-
 [[noreturn]] void no_operator(const std::string& op, const Value& left, const Value& right) {
-  if (left.is_undefined() || right.is_undefined()) {
-    const Value& missing = left.is_undefined() ? left : right;
-    throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(missing.data).name)};
-  }
+  left.check_defined();
+  right.check_defined();
   throw RenderError{
       fmt::format("unsupported operand types for {}: '{}' and '{}'", op, left.type_name(), right.type_name())};
 }
@@ -111,6 +83,9 @@ Value arithmetic(const std::string& op, const Value& left, const Value& right) {
   return static_cast<std::int64_t>(power);
 }
 
+constexpr std::size_t kMaxListItems = 1000000;
+[[noreturn]] void refuse_long_list() { throw RenderError{"a list grew beyond 1,000,000 items", true, true}; }
+
 Value repeat(const Value& value, std::int64_t count) {
   const auto times = static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
   if (const Text* text = value.as_text()) {
@@ -120,8 +95,7 @@ Value repeat(const Value& value, std::int64_t count) {
     return out;
   }
   const List& list = *value.as_list();
-  if (!list.empty() && times > 1000000 / list.size())
-    throw RenderError{"a list grew beyond 1,000,000 items", true, true};
+  if (!list.empty() && times > kMaxListItems / list.size()) refuse_long_list();
   spend_bytes(times * list.size() * sizeof(Value));
   List out;
   for (std::size_t i = 0; i < times && !list.empty(); ++i) out.insert(out.end(), list.begin(), list.end());
@@ -139,7 +113,7 @@ Value concatenate(const Value& a, const Value& b) {
   List out = *a.as_list();
   spend_bytes((out.size() + b.as_list()->size()) * sizeof(Value));
   out.insert(out.end(), b.as_list()->begin(), b.as_list()->end());
-  if (out.size() > 1000000) throw RenderError{"a list grew beyond 1,000,000 items", true, true};
+  if (out.size() > kMaxListItems) refuse_long_list();
   return {std::move(out), a.list_kind()};
 }
 
@@ -148,6 +122,11 @@ bool is_plain_list(const Value& value) { return value.as_list() != nullptr && va
 
 struct SliceRange {
   std::int64_t start, stop, step;
+
+  template <class Take>
+  void for_each(Take take) const {
+    for (std::int64_t i = start; step > 0 ? i < stop : i > stop; i += step) take(static_cast<std::size_t>(i));
+  }
 };
 
 std::int64_t slice_part(const Value& part, std::int64_t fallback, std::int64_t low, std::int64_t high,
@@ -171,17 +150,10 @@ SliceRange slice_range(const Value& start, const Value& stop, const Value& step,
 Value slice_text(const Text& text, const Value& start, const Value& stop, const Value& step) {
   const auto positions = char_positions(text.bytes());
   const SliceRange range = slice_range(start, stop, step, positions.size() - 1);
+  const auto begin = static_cast<std::size_t>(range.start), end = static_cast<std::size_t>(range.stop);
+  if (range.step == 1) return begin < end ? text.slice(positions[begin], positions[end]) : Text();
   Text out;
-  if (range.step == 1) {
-    if (range.start < range.stop) {
-      out =
-          text.slice(positions[static_cast<std::size_t>(range.start)], positions[static_cast<std::size_t>(range.stop)]);
-    }
-    return out;
-  }
-  for (std::int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
-    out.append(text, positions[static_cast<std::size_t>(i)], positions[static_cast<std::size_t>(i) + 1]);
-  }
+  range.for_each([&](std::size_t i) { out.append(text, positions[i], positions[i + 1]); });
   return out;
 }
 
@@ -204,137 +176,11 @@ std::optional<Value> loop_attribute(const Loop& loop, const std::string& name) {
 }
 
 Value no_member(const Value& object, const std::string& name) {
-  if (!object.is_undefined()) return Undefined{name};
-  throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(object.data).name)};
-}
-
-}  // namespace
-
-Value Interpreter::lookup(const std::string& name) const {
-  for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
-    if (const auto found = frame->find(name); found != frame->end()) return found->second;
-  }
-  if (auto global = find_global(name)) return std::move(*global);
+  object.check_defined();
   return Undefined{name};
 }
 
-Value Interpreter::evaluate(const Expr& expr) {
-  const Nested nested(depth_);
-  line_ = expr.line;
-  spend_step();
-  return evaluate_node(expr);
-}
-
-Value Interpreter::evaluate_node(const Expr& expr) {
-  switch (expr.kind) {
-    case ExprKind::kLiteral: return expr.value;
-    case ExprKind::kName: return lookup(expr.text);
-    case ExprKind::kCaptured: return captured_;
-    case ExprKind::kNot: return !evaluate(*expr.children[0]).truth();
-    case ExprKind::kAnd: {
-      Value left = evaluate(*expr.children[0]);
-      return left.truth() ? evaluate(*expr.children[1]) : left;
-    }
-    case ExprKind::kOr: {
-      Value left = evaluate(*expr.children[0]);
-      return left.truth() ? left : evaluate(*expr.children[1]);
-    }
-    case ExprKind::kCondition: {
-      if (evaluate(*expr.children[1]).truth()) return evaluate(*expr.children[0]);
-      return expr.children[2] ? evaluate(*expr.children[2]) : Value(Undefined{"the value of an if without else"});
-    }
-    case ExprKind::kList: return evaluate_list(expr);
-    case ExprKind::kDict: return evaluate_dict(expr);
-    case ExprKind::kCompare: return evaluate_compare(expr);
-    default: return evaluate_operands(expr);
-  }
-}
-
-Value Interpreter::child(const Expr& expr, std::size_t index) {
-  return expr.children[index] ? evaluate(*expr.children[index]) : Value(None{});
-}
-
-// Messages should name the line of the expression, not of its last operand.
-Value Interpreter::evaluate_operands(const Expr& expr) {
-  const Value first = child(expr, 0);
-  switch (expr.kind) {
-    case ExprKind::kAttribute: line_ = expr.line; return get_attribute(first, expr.text);
-    case ExprKind::kSubscript: {
-      const Value key = child(expr, 1);
-      line_ = expr.line;
-      return get_item(first, key);
-    }
-    case ExprKind::kSlice: {
-      const Value start = child(expr, 1), stop = child(expr, 2), by = child(expr, 3);
-      line_ = expr.line;
-      return get_slice(first, start, stop, by);
-    }
-    case ExprKind::kBinary: {
-      const Value right = child(expr, 1);
-      line_ = expr.line;
-      return binary(expr.text, first, right);
-    }
-    case ExprKind::kNegate:
-    case ExprKind::kPlus: line_ = expr.line; return signed_number(first, expr.kind == ExprKind::kNegate);
-    default: break;
-  }
-  const Arguments arguments = evaluate_arguments(expr.arguments);
-  line_ = expr.line;
-  return evaluate_call(expr, first, arguments);
-}
-
-Value Interpreter::evaluate_call(const Expr& expr, const Value& first, const Arguments& arguments) {
-  if (expr.kind == ExprKind::kFilter) return apply_filter(expr.text, first, arguments);
-  if (expr.kind == ExprKind::kTest) return apply_test(expr.text, first, arguments);
-  if (const Callable* callable = first.as_callable()) return callable->call(arguments);
-  if (const Loop* loop = first.as_loop()) {
-    if (!loop->recurse) throw RenderError{"only a loop marked recursive can be called"};
-    if (arguments.positional.size() != 1 || !arguments.named.empty()) throw RenderError{"loop() takes one argument"};
-    return loop->recurse(arguments.positional[0]);
-  }
-  if (first.is_undefined()) {
-    throw RenderError{fmt::format("'{}' is undefined, so it cannot be called", std::get<Undefined>(first.data).name)};
-  }
-  throw RenderError{fmt::format("'{}' object is not callable", first.type_name())};
-}
-
-Arguments Interpreter::evaluate_arguments(const CallArguments& written) {
-  Arguments arguments;
-  for (const ExprPtr& expr : written.positional) arguments.positional.push_back(evaluate(*expr));
-  for (const auto& [name, expr] : written.named) arguments.named.emplace_back(name, evaluate(*expr));
-  if (written.unpacked) {
-    for (Value& item : iterate(evaluate(*written.unpacked))) arguments.positional.push_back(std::move(item));
-  }
-  if (written.unpacked_named) unpack_named(evaluate(*written.unpacked_named), arguments);
-  return arguments;
-}
-
-Value Interpreter::evaluate_list(const Expr& expr) {
-  List list;
-  for (const ExprPtr& item : expr.children) list.push_back(evaluate(*item));
-  return {std::move(list), expr.text.empty() ? ListKind::kList : ListKind::kTuple};
-}
-
-Value Interpreter::evaluate_dict(const Expr& expr) {
-  Dict dict;
-  for (std::size_t i = 0; i < expr.children.size(); i += 2) {
-    const Value key = evaluate(*expr.children[i]);
-    if (key.as_text() == nullptr) throw RenderError{"dictionary keys other than strings are not supported", true};
-    dict.set(key.as_text()->bytes(), evaluate(*expr.children[i + 1]));
-  }
-  return dict;
-}
-
-Value Interpreter::evaluate_compare(const Expr& expr) {
-  Value left = evaluate(*expr.children[0]);
-  for (std::size_t i = 0; i < expr.names.size(); ++i) {
-    Value right = evaluate(*expr.children[i + 1]);
-    line_ = expr.line;
-    if (!holds(expr.names[i], left, right)) return false;
-    left = std::move(right);
-  }
-  return true;
-}
+}  // namespace
 
 std::vector<std::size_t> char_positions(const std::string& text) {
   spend_bytes(8 * text.size());
@@ -363,10 +209,9 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
 }
 
 Value signed_number(const Value& value, bool negate) {
-  if (!value.is_number()) {
-    if (value.is_undefined()) throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(value.data).name)};
+  value.check_defined();
+  if (!value.is_number())
     throw RenderError{fmt::format("bad operand type for unary {}: '{}'", negate ? "-" : "+", value.type_name())};
-  }
   if (value.as_double() != nullptr) return negate ? -*value.as_double() : *value.as_double();
   return whole_arithmetic("*", value.whole(), negate ? -1 : 1);
 }
@@ -472,15 +317,11 @@ Value get_item(const Value& object, const Value& key) {
 Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
   if (const Text* text = object.as_text()) return slice_text(*text, start, stop, step);
   const List* list = object.as_list();
-  if (list == nullptr || !object.is_indexable()) {
-    if (object.is_undefined()) no_member(object, "");
+  object.check_defined();
+  if (list == nullptr || !object.is_indexable())
     throw RenderError{fmt::format("'{}' object cannot be sliced", object.type_name())};
-  }
-  const SliceRange range = slice_range(start, stop, step, list->size());
   List out;
-  for (std::int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
-    out.push_back((*list)[static_cast<std::size_t>(i)]);
-  }
+  slice_range(start, stop, step, list->size()).for_each([&](std::size_t i) { out.push_back((*list)[i]); });
   return {std::move(out), object.list_kind()};
 }
 

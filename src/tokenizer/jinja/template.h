@@ -1,15 +1,89 @@
-// Parses tokens into a syntax tree.
+// A template as tokens and as a syntax tree, and what running it gives.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lora_train/base/error.h"
 #include "value.h"
 
 namespace lora_train::tokenizer::jinja {
+
+enum class TokenKind {
+  kText,
+  kBlockBegin,
+  kBlockEnd,
+  kPrintBegin,
+  kPrintEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
+
+struct Token {
+  TokenKind kind;
+  std::string text;  ///< strings: unescaped
+  int line;
+};
+
+/// Walks the tokens of a template. FormatError (name:line) for what is not expected.
+class TokenReader {
+ public:
+  /// `name` appears in messages.
+  TokenReader(std::string_view source, const std::string& name);
+
+ protected:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw FormatError(name_ + ":" + std::to_string(now().line), "chat template: " + message);
+  }
+
+  const Token& now() const { return tokens_[at_]; }
+  const Token& peek(std::size_t ahead) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  Token take() {
+    Token token = now();
+    if (at_ + 1 < tokens_.size()) ++at_;
+    return token;
+  }
+  bool is(TokenKind kind, std::string_view text) const { return now().kind == kind && now().text == text; }
+  bool is_operator(std::string_view text) const { return is(TokenKind::kOperator, text); }
+  bool is_name(std::string_view text) const { return is(TokenKind::kName, text); }
+  bool accept_operator(std::string_view text) { return is_operator(text) ? (take(), true) : false; }
+  bool accept_name(std::string_view text) { return is_name(text) ? (take(), true) : false; }
+  std::string found() const {
+    switch (now().kind) {
+      case TokenKind::kEnd: return "the end of the template";
+      case TokenKind::kText: return "text";
+      case TokenKind::kBlockEnd: return "\"%}\"";
+      case TokenKind::kPrintEnd: return "\"}}\"";
+      default: return "\"" + now().text + "\"";
+    }
+  }
+  void expect_operator(std::string_view text) {
+    if (!accept_operator(text)) fail(fmt::format("expected \"{}\", found {}", text, found()));
+  }
+  void expect_kind(TokenKind kind, const char* what) {
+    if (now().kind != kind) fail(fmt::format("expected {}, found {}", what, found()));
+    take();
+  }
+  std::string expect_identifier() {
+    if (now().kind != TokenKind::kName) fail("expected a name, found " + found());
+    return take().text;
+  }
+  Value take_integer();
+  Value take_float();
+
+ private:
+  const std::string& name_;
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+};
 
 struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
@@ -79,11 +153,16 @@ struct Target {
   std::vector<Target> parts;
 };
 
+/// The names with a meaning in macros that occur in a body.
+struct UsedNames {
+  bool caller = false, varargs = false, kwargs = false;
+};
+
 /// The parameters of a macro or of the body of a call block.
 struct Signature {
   std::vector<std::string> names;
   std::vector<ExprPtr> defaults;  ///< for the last parameters
-  bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
+  UsedNames uses = {};
 };
 
 struct Statement {
@@ -109,5 +188,23 @@ struct ParsedTemplate {
 /// FormatError (name:line) for invalid syntax, for unsupported statements, filters and tests, and for nesting deeper
 /// than 64.
 ParsedTemplate parse(std::string_view source, const std::string& name);
+
+/// Output bytes [begin, end) that a template wrote for one item.
+struct Region {
+  int message;  ///< index in the chat, -1 = none
+  std::size_t begin, end;
+};
+
+struct Rendered {
+  Text text;
+  /// Text written while a loop was on a message of the chat, ascending; the innermost such loop counts.
+  std::vector<Region> turns;
+  /// Text written inside {% generation %}, ascending.
+  std::vector<Region> generations;
+};
+
+/// `variables` are the template's globals. `name` appears in messages. DataError if the template refuses the chat or
+/// fails on it, FormatError for unsupported features or exceeded limits; both give name:line.
+Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::string& name, const Limits& limits = {});
 
 }  // namespace lora_train::tokenizer::jinja

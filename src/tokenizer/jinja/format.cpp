@@ -10,7 +10,6 @@
 
 #include "builtins.h"
 #include "lora_train/base/utf8.h"
-#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -25,34 +24,30 @@ struct FormatSpec {
   char type = 0;
 };
 
-constexpr int kMaxPrecision = 500;
+constexpr std::size_t kMaxPrecision = 500;
 
-bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
-
-void append_fill(Text& out, const std::string& fill, std::size_t count) {
-  check_text_size(count * fill.size());
-  std::string padding;
-  for (std::size_t i = 0; i < count; ++i) padding += fill;
-  out.append(padding, kTemplate);
-}
-
-std::size_t missing_chars(const std::string& bytes, const FormatSpec& spec) {
+// The body within the width; `begin` of its bytes, the sign and 0x of a number, come before a padding in between.
+Text padded(const Text& body, std::size_t begin, const FormatSpec& spec) {
   check_text_size(spec.width);
-  return spec.width - std::min(spec.width, count_chars(bytes));
+  const std::size_t missing = spec.width - std::min(spec.width, count_chars(body.bytes()));
+  check_text_size(missing * spec.fill.size());
+  const std::size_t before = spec.align == '>' ? missing : spec.align == '^' ? missing / 2 : 0;
+  const auto fill = [&](std::size_t count) {
+    std::string padding;
+    for (std::size_t i = 0; i < count; ++i) padding += spec.fill;
+    return padding;
+  };
+  Text out(fill(before), kTemplate);
+  out.append(body, 0, begin);
+  if (spec.align == '=') out.append(fill(missing), kTemplate);
+  out.append(body, begin, body.size());
+  if (spec.align != '=') out.append(fill(missing - before), kTemplate);
+  return out;
 }
 
-// `prefix` is the sign and 0x; padding goes around or between.
-Text padded_number(const std::string& prefix, const std::string& digits, const FormatSpec& spec) {
-  const std::size_t missing = missing_chars(prefix + digits, spec);
-  const char align = spec.align == 0 ? '>' : spec.align;
-  const std::size_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
-  Text out;
-  append_fill(out, spec.fill, before);
-  out.append(prefix, kTemplate);
-  if (align == '=') append_fill(out, spec.fill, missing);
-  out.append(digits, kTemplate);
-  append_fill(out, spec.fill, align == '=' ? 0 : missing - before);
-  return out;
+Text padded_number(const std::string& prefix, const std::string& digits, FormatSpec spec) {
+  if (spec.align == 0) spec.align = '>';
+  return padded(Text(prefix + digits, kTemplate), prefix.size(), spec);
 }
 
 std::string sign_of(bool negative, const FormatSpec& spec) {
@@ -66,12 +61,6 @@ std::string with_commas(std::string digits) {
   return digits;
 }
 
-// A precision as int, as printf takes it.
-int checked_precision(std::size_t precision) {
-  if (precision > kMaxPrecision) throw RenderError{"a format precision beyond 500 is not supported", true};
-  return static_cast<int>(precision);
-}
-
 Text repr_of_real(double value, const FormatSpec& spec) {
   if (spec.precision >= 0 || spec.alternate)
     throw RenderError{"a float format with a precision or # and no type is not supported", true};
@@ -80,46 +69,65 @@ Text repr_of_real(double value, const FormatSpec& spec) {
                        spec.grouped ? with_commas(digits) : digits, spec);
 }
 
-/// A decimal number that begins at spec[at]; moves `at` past it; 0 if there are no digits.
-std::size_t take_number(std::string_view spec, std::size_t& at) {
-  std::size_t value = 0;
-  const auto parsed = std::from_chars(spec.data() + at, spec.data() + spec.size(), value);
-  if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"too many decimal digits in a format string"};
-  at = static_cast<std::size_t>(parsed.ptr - spec.data());
-  return value;
-}
+// Walks the characters of a format.
+struct FormatReader {
+  std::string_view format;
+  std::size_t at = 0;
+
+  bool is_at_end() const { return at >= format.size(); }
+  bool accept(char c) {
+    const bool is_there = !is_at_end() && format[at] == c;
+    if (is_there) ++at;
+    return is_there;
+  }
+  // A decimal number; 0 if there are no digits.
+  std::size_t number() {
+    std::size_t value = 0;
+    const auto parsed = std::from_chars(format.data() + at, format.data() + format.size(), value);
+    if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"too many decimal digits in a format string"};
+    at = static_cast<std::size_t>(parsed.ptr - format.data());
+    return value;
+  }
+  // As int, as printf takes it.
+  int precision() {
+    const std::size_t value = number();
+    if (value > kMaxPrecision) throw RenderError{"a format precision beyond 500 is not supported", true};
+    return static_cast<int>(value);
+  }
+};
+
+bool is_one_of(char type, std::string_view types) { return types.find(type) != std::string_view::npos; }
+bool is_real_type(char type) { return is_one_of(type, "eEfFgG%"); }
 
 /// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for anything else or unsupported.
 FormatSpec parse_format_spec(std::string_view spec) {
   FormatSpec parsed;
-  std::size_t at = 0;
-  const auto accept = [&](char c) { return at < spec.size() && spec[at] == c ? (++at, true) : false; };
-  const std::size_t first = spec.empty() ? 0 : std::max<std::size_t>(utf8_char(std::string(spec), 0).length, 1);
-  if (first < spec.size() && is_align(spec[first])) {
+  FormatReader reader{spec};
+  const auto accept_one_of = [&](std::string_view chars, char& found) {
+    if (!reader.is_at_end() && is_one_of(spec[reader.at], chars)) found = spec[reader.at++];
+  };
+  const std::size_t first = spec.empty() ? 0 : std::max<std::size_t>(utf8_char(spec, 0).length, 1);
+  const bool has_fill = first < spec.size() && is_one_of(spec[first], "<>^=");
+  if (has_fill) {
     parsed.fill = spec.substr(0, first);
-    parsed.align = spec[first];
-    at = first + 1;
-  } else if (!spec.empty() && is_align(spec[0])) {
-    parsed.align = spec[at++];
+    reader.at = first;
   }
-  const bool has_fill = at > 1;
-  if (at < spec.size() && (spec[at] == '+' || spec[at] == '-' || spec[at] == ' ')) parsed.sign = spec[at++];
-  parsed.alternate = accept('#');
-  if (accept('0')) {
+  accept_one_of("<>^=", parsed.align);
+  accept_one_of("+- ", parsed.sign);
+  parsed.alternate = reader.accept('#');
+  if (reader.accept('0')) {
     if (!has_fill) parsed.fill = "0";
     if (parsed.align == 0) parsed.align = '0';  // = for numbers, < for strings
   }
-  parsed.width = take_number(spec, at);
-  parsed.grouped = accept(',');
-  if (accept('.')) {
-    const std::size_t begin = at;
-    const std::size_t precision = take_number(spec, at);
-    if (at == begin) throw RenderError{"format specifier missing precision"};
-    parsed.precision = checked_precision(precision);
+  parsed.width = reader.number();
+  parsed.grouped = reader.accept(',');
+  if (reader.accept('.')) {
+    const std::size_t begin = reader.at;
+    parsed.precision = reader.precision();
+    if (reader.at == begin) throw RenderError{"format specifier missing precision"};
   }
-  if (at < spec.size()) parsed.type = spec[at++];
-  if (at < spec.size() || std::string_view("\0sdxXobeEfFgG%", 14).find(parsed.type) == std::string_view::npos)
-    throw RenderError{fmt::format("the format \"{}\" is not supported", spec), true};
+  accept_one_of("sdxXobeEfFgG%", parsed.type);
+  if (!reader.is_at_end()) throw RenderError{fmt::format("the format \"{}\" is not supported", spec), true};
   if (parsed.grouped && (parsed.align == '0' || parsed.fill == "0"))
     throw RenderError{"a format with both 0 and , is not supported", true};
   return parsed;
@@ -127,19 +135,10 @@ FormatSpec parse_format_spec(std::string_view spec) {
 
 /// Cut to the precision and padded to the width.
 Text format_text(const Text& text, const FormatSpec& spec) {
-  Text body = text;
-  if (spec.precision >= 0) {
-    const auto positions = char_positions(text.bytes());
-    const std::size_t kept = std::min(static_cast<std::size_t>(spec.precision), positions.size() - 1);
-    body = text.slice(0, positions[kept]);
-  }
-  const std::size_t missing = missing_chars(body.bytes(), spec);
-  const std::size_t before = spec.align == '>' ? missing : spec.align == '^' ? missing / 2 : 0;
-  Text out;
-  append_fill(out, spec.fill, before);
-  out.append(body);
-  append_fill(out, spec.fill, missing - before);
-  return out;
+  if (spec.precision < 0) return padded(text, 0, spec);
+  const auto positions = char_positions(text.bytes());
+  const std::size_t kept = std::min(static_cast<std::size_t>(spec.precision), positions.size() - 1);
+  return padded(text.slice(0, positions[kept]), 0, spec);
 }
 
 /// Types d x X o b; a precision is the minimum number of digits.
@@ -155,7 +154,7 @@ Text format_integer(std::int64_t value, const FormatSpec& spec) {
   if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
   std::string prefix = sign_of(value < 0, spec);
   if (spec.alternate && base != 10) (prefix += '0') += spec.type;
-  if (spec.grouped && base != 10) throw RenderError{fmt::format("{}{}'", "cannot specify ',' with '", spec.type)};
+  if (spec.grouped && base != 10) throw RenderError{fmt::format("cannot specify ',' with '{}'", spec.type)};
   return padded_number(prefix, spec.grouped ? with_commas(digits) : digits, spec);
 }
 
@@ -175,14 +174,13 @@ Text format_real(double value, const FormatSpec& spec) {
 }
 
 Text format_number(const Value& value, const FormatSpec& spec) {
-  const bool is_real_type = std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != 0;
-  if (is_real_type) return format_real(value.number(), spec);
+  if (is_real_type(spec.type)) return format_real(value.number(), spec);
   if (value.is_whole()) {
     if (spec.precision >= 0) throw RenderError{"precision is not allowed in an integer format"};
     return format_integer(value.whole(), spec);
   }
   if (spec.type == 0) return repr_of_real(value.number(), spec);
-  throw RenderError{fmt::format("{}{}' for an object of type 'float'", "unknown format code '", spec.type)};
+  throw RenderError{fmt::format("unknown format code '{}' for an object of type 'float'", spec.type)};
 }
 
 /// format(value, spec). RenderError if the type does not support it.
@@ -243,48 +241,35 @@ struct Directive {
   bool is_left = false, is_zero = false;
 };
 
-Directive parse_directive(std::string_view format, std::size_t& at) {
+Directive parse_directive(FormatReader& reader) {
   Directive parsed;
-  const auto accept = [&](char c) { return at < format.size() && format[at] == c ? (++at, true) : false; };
-  if (accept('(')) {
-    const std::size_t end = format.find(')', at);
+  if (reader.accept('(')) {
+    const std::size_t end = reader.format.find(')', reader.at);
     if (end == std::string_view::npos) throw RenderError{"incomplete format key"};
-    parsed.name = std::string(format.substr(at, end - at));
+    parsed.name = std::string(reader.format.substr(reader.at, end - reader.at));
     if (parsed.name->find('(') != std::string::npos)
       throw RenderError{"parentheses inside a % format's name are not supported", true};
-    at = end + 1;
+    reader.at = end + 1;
   }
-  for (bool again = true; again;) {
-    again = true;
-    if (accept('-'))
-      parsed.is_left = true;
-    else if (accept('0'))
-      parsed.is_zero = true;
-    else if (accept('+'))
-      parsed.spec.sign = '+';
-    else if (accept(' '))
-      parsed.spec.sign = parsed.spec.sign == '+' ? '+' : ' ';
-    else if (accept('#'))
-      parsed.spec.alternate = true;
-    else
-      again = false;
+  for (; !reader.is_at_end() && is_one_of(reader.format[reader.at], "-0+ #"); ++reader.at) {
+    const char flag = reader.format[reader.at];
+    parsed.is_left |= flag == '-';
+    parsed.is_zero |= flag == '0';
+    parsed.spec.alternate |= flag == '#';
+    if (flag == '+' || (flag == ' ' && parsed.spec.sign != '+')) parsed.spec.sign = flag;
   }
-  if (at < format.size() && format[at] == '*') throw RenderError{"a * in a % format is not supported", true};
-  parsed.spec.width = take_number(format, at);
-  if (accept('.')) {
-    const std::size_t precision = take_number(format, at);
-    if (precision > 500) throw RenderError{"a format precision beyond 500 is not supported", true};
-    parsed.spec.precision = static_cast<int>(precision);
-  }
-  if (at >= format.size()) throw RenderError{"incomplete format"};
-  parsed.spec.type = format[at++];
+  if (reader.accept('*')) throw RenderError{"a * in a % format is not supported", true};
+  parsed.spec.width = reader.number();
+  if (reader.accept('.')) parsed.spec.precision = reader.precision();
+  if (reader.is_at_end()) throw RenderError{"incomplete format"};
+  parsed.spec.type = reader.format[reader.at++];
   return parsed;
 }
 
 std::int64_t whole_of(const Value& value, char type) {
   if (value.is_whole()) return value.whole();
   if (value.as_double() == nullptr || type != 'd')
-    throw RenderError{fmt::format("{}{} format: a number is required, not {}", "%", type, value.type_name())};
+    throw RenderError{fmt::format("%{} format: a number is required, not {}", type, value.type_name())};
   const double real = *value.as_double();
   if (!(std::abs(real) < 9.2e18)) throw RenderError{"a float beyond 64 bits in %d is not supported", true};
   return static_cast<std::int64_t>(real);
@@ -293,8 +278,7 @@ std::int64_t whole_of(const Value& value, char type) {
 Text written(const Value& value, Directive& directive) {
   FormatSpec& spec = directive.spec;
   if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
-  const bool is_real = std::string_view("eEfFgG").find(spec.type) != std::string_view::npos;
-  const bool is_whole = std::string_view("dxXo").find(spec.type) != std::string_view::npos;
+  const bool is_whole = is_one_of(spec.type, "dxXo");
   spec.align = directive.is_left ? '<' : '>';
   if (spec.type == 's') return format_text(value.str(), spec);
   if (spec.type == 'r') {
@@ -302,7 +286,8 @@ Text written(const Value& value, Directive& directive) {
     return format_text(value.as_text() == nullptr ? value.str() : Text(value.repr(), kComputed), spec);
   }
   if (spec.type == '%') throw RenderError{"unsupported format character '%' after flags, a width or a name"};
-  if (!is_real && !is_whole) throw RenderError{fmt::format("{}{} is not supported", "the format %", spec.type), true};
+  if (!is_real_type(spec.type) && !is_whole)
+    throw RenderError{fmt::format("the format %{} is not supported", spec.type), true};
   if (directive.is_zero && !directive.is_left) {
     spec.align = '=';
     spec.fill = "0";
@@ -392,8 +377,7 @@ class BraceFormat {
   }
 
   static Value key_of(std::string_view part) {
-    std::size_t at = 0;
-    return is_number(part) ? Value::integer(take_number(part, at)) : Value::string(part);
+    return is_number(part) ? Value::integer(FormatReader{part}.number()) : Value::string(part);
   }
 
   Value argument(std::string_view name) {
@@ -402,8 +386,7 @@ class BraceFormat {
     numbers_ = numbers_ || is_numbered;
     if (counts_ && numbers_) throw RenderError{"cannot mix {} and {0} in one format string"};
     if (is_counted || is_numbered) {
-      std::size_t at = 0;
-      const std::size_t index = is_counted ? next_++ : take_number(name, at);
+      const std::size_t index = is_counted ? next_++ : FormatReader{name}.number();
       if (index < arguments_.positional.size()) return arguments_.positional[index];
       throw RenderError{fmt::format("the format string needs argument {}, which is not given", index)};
     }
@@ -427,17 +410,16 @@ Value percent_format(const Text& text, const Value& values) {
   const std::string_view format = text.bytes();
   PercentValues given(values);
   Text out;
-  for (std::size_t at = 0; at < format.size();) {
-    const std::size_t percent = std::min(format.find('%', at), format.size());
-    out.append(text, at, percent);
+  for (FormatReader reader{format}; !reader.is_at_end();) {
+    const std::size_t percent = std::min(format.find('%', reader.at), format.size());
+    out.append(text, reader.at, percent);
     if (percent == format.size()) break;
-    at = percent + 1;
-    if (at < format.size() && format[at] == '%') {
+    reader.at = percent + 1;
+    if (reader.accept('%')) {
       out.append("%", kTemplate);
-      ++at;
       continue;
     }
-    Directive directive = parse_directive(format, at);
+    Directive directive = parse_directive(reader);
     out.append(written(directive.name ? given.named(*directive.name) : given.next(), directive));
   }
   given.finish();
