@@ -197,8 +197,9 @@ class EntryConverter {
     if (!said("field", "").empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
     const bool has_system = !said("system_prompt", "").empty() || has_column(said("field_system", "system"));
     if (said("format", "") != "{instruction}" || said("no_input_format", "") != "{instruction}" || has_system)
-      return leave_out("type", "has a format of its own, which is not converted. Write the examples as `prompt` and "
-                               "`completion`; or use type: chat_template.");
+      return leave_out("type",
+                       "has a format of its own, which is not converted. Write the examples as `prompt` and "
+                       "`completion`; or use type: chat_template.");
     entry.type = "prompt_completion";
     converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
     entry.map("prompt", said("field_instruction", "instruction"));
@@ -216,7 +217,8 @@ class EntryConverter {
     refuse("type", name +
                        " writes prompts in words of its own (\"### Instruction:\"), which are not converted. Set by "
                        "hand: a .jinja file with these words as chat_template. Without it, the examples are written "
-                       "with the chat template of the run: --allow-refused " + prefix_ + "type.");
+                       "with the chat template of the run: --allow-refused " +
+                       prefix_ + "type.");
   }
 
   bool has_column(const std::string& name) {

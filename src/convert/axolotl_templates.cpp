@@ -36,8 +36,8 @@ void convert_special_tokens(Converter& converter) {
   const Value* tokens = converter.find("special_tokens");
   if (!tokens) return;
   const std::string model = converter.text("base_model"), name = lower_case(model);
-  const bool has_llama_names = (name.find("llama") != name.npos && name.find("llama-3") == name.npos) ||
-                               name.find("mistral") != name.npos;
+  const bool has_llama_names =
+      (name.find("llama") != name.npos && name.find("llama-3") == name.npos) || name.find("mistral") != name.npos;
   std::vector<std::string> others;
   for (const auto& [token, value] : tokens->members) {
     const std::string own = token_of_model(model, token);
@@ -69,8 +69,9 @@ void convert_eot_tokens(Converter& converter) {
   const auto names = items_of(*named);
   if (end.empty() || std::ranges::any_of(names, [&](const Value& token) { return token.text == end; }))
     return converter.drop("eot_tokens", "the end of a trained turn is trained anyway, whatever it is in the template");
-  converter.refuse("eot_tokens", end + ", which ends a turn in this template, is always trained, but eot_tokens leaves "
-                                       "it out. Add it there, or remove eot_tokens.");
+  converter.refuse("eot_tokens", end +
+                                     ", which ends a turn in this template, is always trained, but eot_tokens leaves "
+                                     "it out. Add it there, or remove eot_tokens.");
 }
 
 }  // namespace
@@ -96,9 +97,8 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     const std::string place = prefix + "chat_template_jinja";
     if (jinja.find('\n') != jinja.npos || !jinja.ends_with(".jinja")) {
       converter.refuse(place, "Save the text as a .jinja file, and name that here.");
-      return converter.find("chat_template")
-                 ? converter.drop("chat_template", "jinja: chat_template_jinja decides")
-                 : void();
+      return converter.find("chat_template") ? converter.drop("chat_template", "jinja: chat_template_jinja decides")
+                                             : void();
     }
     converter.note(place,
                    "all that the template writes inside an answer's turn is trained here, or the text in {% generation "

@@ -206,8 +206,8 @@ void set_in_source(Value& source, const Override& setting) {
 std::string title_of(ForeignTool tool) { return fmt::format("{} {}", tool_of(tool).product, tool_of(tool).version); }
 
 std::string with_conversion_header(const std::filesystem::path& source, const Tool& tool, const std::string& body) {
-  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), tool.product, kHash,
-                     short_hash(body), body);
+  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), tool.product, kHash, short_hash(body),
+                     body);
 }
 
 ConvertedFile kind_of_converted(std::string_view text) {

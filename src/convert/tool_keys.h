@@ -36,9 +36,9 @@ struct Tool {
   void (*convert)(Converter&) = nullptr;
   std::string product, version;  ///< "LLaMA-Factory", "0.9.5"
   std::map<std::string, KeyRule> keys;
-  std::map<std::string, Value> defaults;                    ///< that are not ours, by our name
+  std::map<std::string, Value> defaults;                   ///< that are not ours, by our name
   std::map<std::string, std::vector<std::string>> groups;  ///< of keys that only apply together
-  std::map<std::string, std::string> templates;  ///< of chats: its name, our chat_template; empty: none
+  std::map<std::string, std::string> templates;            ///< of chats: its name, our chat_template; empty: none
 
   /// nullptr: it has no such key.
   const KeyRule* find(const std::string& key) const;
