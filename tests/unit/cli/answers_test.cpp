@@ -50,7 +50,7 @@ TEST_F(Collected, EndsBeforeAStopString) {
 }
 
 TEST_F(Collected, ShowsACharacterWhenItIsWholeAndAllInTheEnd) {
-  auto collector = make({{ByteTokenizer::kEos}, {"xyz"}, false}, /*streams=*/true);
+  auto collector = make({{ByteTokenizer::kEos}, {"xyz"}}, /*streams=*/true);
   answer(collector, 0, false, "\xC3\xA9xy");
   EXPECT_EQ(shown_, "[\xC3\xA9][xy]");
   EXPECT_EQ(answers_.at(0).answer.text, "\xC3\xA9xy");

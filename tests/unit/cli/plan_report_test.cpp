@@ -17,7 +17,7 @@ Forecast row(const std::string& gpu, int num_gpus, double hours, double cost, bo
   result.hours_high = 1.5 * hours;
   result.cost_usd = cost;
   result.memory.weights = std::int64_t{3} << 30;
-  result.memory.workspace = std::int64_t{1} << 30;
+  result.memory.workspaces = std::int64_t{1} << 30;
   return result;
 }
 
