@@ -263,12 +263,5 @@ TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {
   EXPECT_NE(by_key(conversion("eval_dataset: f\n").refused).at("eval_dataset").find("f is not in"), std::string::npos);
 }
 
-TEST(Convert, NamesTheToolOfAKey) {
-  EXPECT_EQ(tool_of_key("pad_to_sequence_len"), "Axolotl");
-  EXPECT_EQ(tool_of_key("stage"), "LLaMA-Factory");
-  EXPECT_EQ(tool_of_key("use_peft"), "TRL");
-  EXPECT_EQ(tool_of_key("pad_to_sequenc_len"), "");
-}
-
 }  // namespace
 }  // namespace lora_train
