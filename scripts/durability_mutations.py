@@ -70,9 +70,9 @@ RESUMING = [
     ("file names of an index not checked", "test_malformed_shard_index.py", [
         ("src/storage/model_weights.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
     ("sizes in config.json not checked", "test_malformed_model_config.py", [
-        ("src/model/families/config_reader.cpp", "  if (is_too_large || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (is_too_large || value.get<std::int64_t>() < smallest))")]),
+        ("src/model/families/config_reader.cpp", "  if (!is_in_range || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (!is_in_range || value.get<std::int64_t>() < smallest))")]),
     ("unknown keys of a profile accepted", "test_malformed_profile.py", [
-        ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
+        ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.")]),
     ("rank of an adapter not checked", "test_malformed_adapter.py", [
         ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
 ]
@@ -113,7 +113,7 @@ FILES_OF_OTHERS = [
     ("two commands write to one place", "storage_test OutputFolder.*", [
         (OUTPUT, "    if (left.is_busy()) refuse_busy", "    if (left.is_busy() && !MUTANT) refuse_busy")]),
     ("any file is a token table", "data_test TokenCacheTest.*", [
-        ("src/data/cache/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
+        ("src/data/cache/token_cache.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
     ("compare replaces any file", "test_compare.py only_a_file", [
         ("src/cli/output/standard_output.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),

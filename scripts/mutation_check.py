@@ -118,7 +118,7 @@ MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("name not synced", FOLDERS, "  holds_replaced_ = has_replaced_;\n  sync_folder(target_.parent_path());\n",
      "  holds_replaced_ = has_replaced_;\n"),
     ("output folder not synced", "src/base/file.cpp", "    sync_folder(parent);\n", ""),
-    ("log not synced", CHECKPOINT, "sync_quietly(file);\n  if", "static_cast<void>(file);\n  if"),
+    ("log not synced", CHECKPOINT, "{ sync_file(file); }", "{ static_cast<void>(file); }"),
     ("deleted in place", FOLDERS, "  rename_path(folder, temporary);\n", "  remove_tree(folder);\n"),
     ("replaced by deleting first", FOLDERS, "  if (exchange_paths(temporary, target)) return;\n", "  remove_tree(target);\n"),
     ("hashes not looked at", CHECKPOINT, "content.hash != expected.hash", "content.hash.empty()"),

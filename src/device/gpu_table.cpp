@@ -53,7 +53,7 @@ GpuFacts read_entry(const json& object, const std::string& where) {
   for (const auto& [key, figure] : kNumbers) gpu.*figure = number(key);
   gpu.num_multiprocessors = static_cast<int>(std::lround(number(kMultiprocessors)));
   for (const auto& [key, value] : object.items()) {
-    const auto is_key = [&](const auto& row) { return row.first == key; };
+    const auto is_key = [&name = key](const auto& row) { return row.first == name; };
     if (key != kMultiprocessors && std::ranges::none_of(kTexts, is_key) && std::ranges::none_of(kNumbers, is_key))
       throw FormatError(where, "unknown member \"{}\"", key);
   }

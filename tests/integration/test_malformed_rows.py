@@ -89,7 +89,7 @@ CASES = [
     ("message_is_string", "r.jsonl", '{"messages": ["hi"]}\n', ":1", "messages[0]"),
     ("role_missing", "r.jsonl", '{"messages": [{"content": "a"}]}\n', ":1", "messages[0]"),
     ("content_missing", "r.jsonl", '{"messages": [{"role": "user"}]}\n', ":1", "messages[0]"),
-    ("role_unknown", "r.jsonl", chat(("user", "a"), ("bot", "b")) + "\n", ":1", "messages[1].role is \"bot\""),
+    ("role_unknown", "r.jsonl", chat(("user", "a"), ("bot", "b")) + "\n", ":1", "messages[1].role is an unknown role: \"bot\""),
     ("role_is_number", "r.jsonl", chat((1, "a")) + "\n", ":1", "messages[0].role is number"),
     ("content_is_number", "r.jsonl", chat(("user", 3)) + "\n", ":1", "messages[0].content is number"),
     ("content_is_list", "r.jsonl", chat(("user", [{"type": "text"}])) + "\n", ":1", "messages[0].content is array"),
