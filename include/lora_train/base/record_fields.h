@@ -47,8 +47,8 @@ template <typename Json, typename Record>
 void put_fields(Json& object, const Record& record) {
   for_each_field<Record>([&](const auto& field) {
     const auto& value = record.*field.member;
-    using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (is_optional<Value>) {
+    using Type = std::remove_cvref_t<decltype(value)>;
+    if constexpr (is_optional<Type>) {
       if (value || field.if_empty != IfEmpty::kOmit) object[field.key] = value ? Json(*value) : Json(nullptr);
     } else if constexpr (requires { value.empty(); }) {
       if (!value.empty() || field.if_empty != IfEmpty::kOmit) object[field.key] = value;
@@ -64,11 +64,11 @@ template <typename Json, typename Record>
 void get_fields(const Json& object, Record& record) {
   for_each_field<Record>([&](const auto& field) {
     auto& value = record.*field.member;
-    using Value = std::remove_cvref_t<decltype(value)>;
+    using Type = std::remove_cvref_t<decltype(value)>;
     if (field.if_empty != IfEmpty::kKeep && !object.contains(field.key)) return;
     const Json& written = object.at(field.key);
-    if constexpr (is_optional<Value>) {
-      using Known = typename Value::value_type;
+    if constexpr (is_optional<Type>) {
+      using Known = typename Type::value_type;
       value = written.is_null() ? std::nullopt : std::optional(written.template get<Known>());
     } else {
       written.get_to(value);
