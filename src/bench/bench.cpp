@@ -372,7 +372,7 @@ void try_to_measure(const char* what, const Body& body) {
   try {
     body();
   } catch (const c10::OutOfMemoryError& error) {
-    log_warning("{}{}, which stays unknown: {}", "bench: not enough memory to measure ", what,
+    log_warning("bench: not enough memory to measure {}, which stays unknown: {}", what,
                 error.what_without_backtrace());
   }
 }

@@ -155,8 +155,7 @@ const std::vector<ForeignCommand>& foreign_commands() {
       {{"preprocess"},
        "Axolotl",
        "lora-train tokenize FILE --show 3 fills the token cache and shows examples, and lora-train check FILE checks "
-       "the "
-       "profile; train needs neither"},
+       "the profile; train needs neither"},
       {{"inference", "infer", "predict"},
        "other tools",
        "lora-train generate --adapter RUN --prompt TEXT answers, and lora-train chat --adapter RUN talks"},

@@ -257,8 +257,7 @@ constexpr InitAdvice kInitAdvice[] = {
      "CUDA_MPS_PIPE_DIRECTORY."},
     {kErrorUnknown, kErrorUnknown,
      "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look for NVRM "
-     "or "
-     "Xid in dmesg, and restart the machine."},
+     "or Xid in dmesg, and restart the machine."},
 };
 
 std::string init_advice(int code) {

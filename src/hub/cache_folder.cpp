@@ -42,8 +42,8 @@ constexpr std::uint64_t kCountBytes = sizeof(std::uint64_t);
 bool is_full(int code) { return code == ENOSPC || code == EDQUOT; }
 
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int code) {
-  throw IoError(path.string(), "{}{}. What has arrived is kept; {}run the command again, and it resumes.",
-                "cannot write: ", std::strerror(code), is_full(code) ? "free some space and " : "");
+  throw IoError(path.string(), "cannot write: {}. What has arrived is kept; {}run the command again, and it resumes.",
+                std::strerror(code), is_full(code) ? "free some space and " : "");
 }
 
 [[noreturn]] void fail_to_reserve(const std::filesystem::path& path, std::uint64_t num_bytes, int code) {

@@ -100,7 +100,7 @@ struct Part {
 /// From left to right.
 std::vector<Part> parts_of(const ProgressState& state) {
   const auto at = [](const char* what, const std::optional<long long>& step) {
-    return step ? fmt::format("{}{}{}", what, "@", *step) : std::string();
+    return step ? fmt::format("{}@{}", what, *step) : std::string();
   };
   const bool has_rates = state.activity.empty();
   return {{0, fmt::format("{:3}%", percent(state))},
@@ -322,7 +322,7 @@ void ProgressBar::show_activity(const ProgressState& now) {
 }
 
 std::string format_progress_line(const ProgressState& state) {
-  std::string text = fmt::format("{}{} ({}%)", state.unit, " " + steps(state), percent(state));
+  std::string text = fmt::format("{} {} ({}%)", state.unit, steps(state), percent(state));
   if (!state.activity.empty()) return fmt::format("{}: {}", text, state.activity);
   for (const std::string& part : {named("loss ", "%.4f", state.loss), named("eval_loss ", "%.4f", state.eval_loss),
                                   named("lr ", "%.2e", state.learning_rate), named("epoch ", "%.2f", state.epoch),

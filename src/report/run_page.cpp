@@ -359,8 +359,7 @@ void write_report(const std::filesystem::path& folder) noexcept {
     write_file_atomic(folder / storage::kPageFile, report_page(run));
     if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / storage::kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning("{}{} was not written: {}", "report.html or ", storage::kCurvesFile,
-                describe_current_exception().text());
+    log_warning("report.html or {} was not written: {}", storage::kCurvesFile, describe_current_exception().text());
   }
 }
 

@@ -73,9 +73,8 @@ void Bottlenecks::judge_data_wait() {
     has_named_wait_ = true;
     log_warning(
         "steps wait for data {:.0f}% of the time ({:.1f} of {:.1f} ms, over {} steps): raise dataloader_num_workers "
-        "(now "
-        "{}, on {} cores) or dataloader_prefetch_factor; if dataset_prepared_path is on a slow or network disk, set "
-        "stage_dir: auto",
+        "(now {}, on {} cores) or dataloader_prefetch_factor; if dataset_prepared_path is on a slow or network disk, "
+        "set stage_dir: auto",
         100 * share, wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_, facts_.num_workers, facts_.num_cores);
   }
   num_steps_ = 0;
@@ -163,9 +162,8 @@ void RankTimes::warn() {
   const double wait_ms = since_warning_.ranks[slowest.rank].data_wait_ms / since_warning_.num_steps;
   log_warning(
       "rank {} is the slowest: it needs {:.1f} ms per step ({:.1f} ms of it waiting for data), half of the others "
-      "{:.1f} "
-      "ms or less. Waiting for it costs the others {:.0f}% of the time. Check its device and what else runs on its "
-      "host",
+      "{:.1f} ms or less. Waiting for it costs the others {:.0f}% of the time. Check its device and what else runs on "
+      "its host",
       slowest.rank, slowest.ms, wait_ms, slowest.other, 100 * slowest.share);
 }
 

@@ -167,8 +167,7 @@ void log_start(const Run& run) {
   const bool has_documents = run.profile().schedule.batch_unit == BatchUnit::kDocuments;
   log_info(
       "steps: {} in total, {} in the first epoch; a step has {} {}, about {:.1f} {} and {:.0f} tokens (micro-batches "
-      "of "
-      "{} rows, max_seq_len {}, {:.1f}% of it used)",
+      "of {} rows, max_seq_len {}, {:.1f}% of it used)",
       plan.total_steps(), plan.steps_of_first_epoch(), run.spec.global_batch_size, has_documents ? "documents" : "rows",
       has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
       plan.tokens_per_step(), run.spec.micro_batch_size, run.data.max_seq_len, 100.0 * plan.packing_efficiency());

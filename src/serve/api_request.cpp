@@ -81,7 +81,7 @@ Json parse_body(std::string_view body) {
     throw ApiError(400, "the body is not JSON: " + (begin == std::string::npos ? text : text.substr(begin + 2)));
   }
   if (!parsed.is_object())
-    throw ApiError(400, fmt::format("{}{}; expected an object", "the body is a JSON ", parsed.type_name()));
+    throw ApiError(400, fmt::format("the body is a JSON {}; expected an object", parsed.type_name()));
   return parsed;
 }
 

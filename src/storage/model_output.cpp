@@ -91,7 +91,7 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
                           "another one";
   const auto marker = read_output_marker(folder);
   if (!marker) {
-    throw ConfigError(folder.string(), "{}{}){}", "was not written by lora-train, or by an older version (it has no ",
+    throw ConfigError(folder.string(), "was not written by lora-train, or by an older version (it has no {}){}",
                       kOutputMarker, way);
   }
   if (marker->holds != name_of(kind)) throw ConfigError(folder.string(), "holds a lora-train {}{}", marker->holds, way);

@@ -44,7 +44,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
 
 /// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
-  const std::string expected = fmt::format("{}{} and no {} here", "no ", kWeightsFile, kIndexFile);
+  const std::string expected = fmt::format("no {} and no {} here", kWeightsFile, kIndexFile);
   for (const auto& name : files_in(folder)) {
     if (name == kAdapterFile) {
       throw FormatError(folder.string(),
@@ -169,10 +169,9 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   /// A value that is not the file name of an entry.
   bool value(const char* what, bool expected = false) const {
     if (expected) return true;
-    if (depth_ == 0) reject(where_, fmt::format("{}{}; an object with weight_map was expected", "the index is ", what));
-    if (depth_ == 1 && in_map_) reject(where_, fmt::format("{}{}; an object was expected", "weight_map is ", what));
-    if (in_entry())
-      reject(where_ + ": " + key_, fmt::format("{}{}; a file name was expected", "weight_map gives ", what));
+    if (depth_ == 0) reject(where_, fmt::format("the index is {}; an object with weight_map was expected", what));
+    if (depth_ == 1 && in_map_) reject(where_, fmt::format("weight_map is {}; an object was expected", what));
+    if (in_entry()) reject(where_ + ": " + key_, fmt::format("weight_map gives {}; a file name was expected", what));
     return true;
   }
   [[noreturn]] static void reject(const std::string& where, const std::string& what) {

@@ -82,7 +82,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (state_ == State::kTensor) {
       for (const char* field : kFields) {
         if (fields_.contains(field)) continue;
-        reject(fmt::format("{}{}\"; dtype, shape and data_offsets are needed", "the entry has no \"", field));
+        reject(fmt::format("the entry has no \"{}\"; dtype, shape and data_offsets are needed", field));
       }
       state_ = State::kTop;
     } else if (state_ == State::kMetadata) {

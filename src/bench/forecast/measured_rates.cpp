@@ -115,8 +115,9 @@ BenchRates read_rates(const fs::path& file) {
     }
     return rates;
   } catch (const json::exception& error) {
-    throw FormatError(file.string(), "{}{}. Delete it, or measure again with bench --measure-rates",
-                      "is not a file of measured rates: ", error.what());
+    throw FormatError(file.string(),
+                      "is not a file of measured rates: {}. Delete it, or measure again with bench --measure-rates",
+                      error.what());
   }
 }
 

@@ -107,7 +107,7 @@ std::string chat_help() {
   std::string text;
   for (const ChatCommand& command : kCommands) {
     if (command.help == nullptr) continue;
-    std::string name = fmt::format("{}{} {}", "  ", command.name, command.takes);
+    std::string name = fmt::format("  {} {}", command.name, command.takes);
     name.resize(19, ' ');
     text += fmt::format("{}{}\n", name, command.help);
   }

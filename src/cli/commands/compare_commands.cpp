@@ -286,7 +286,7 @@ int run_sweep(const std::vector<std::string>& arguments) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execvp("bash", argv.data());
-  throw ConfigError("bash", "{}{}. A sweep is a shell script.", "cannot be started: ", std::strerror(errno));
+  throw ConfigError("bash", "cannot be started: {}. A sweep is a shell script.", std::strerror(errno));
 }
 
 }  // namespace lora_train::cli

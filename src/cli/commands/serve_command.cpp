@@ -178,7 +178,7 @@ std::string curl_line(const std::string& url, const serve::ServedModel& model, b
   }
   return fmt::format("curl {}{} -H 'Content-Type: application/json'{} -d {}", url,
                      is_chat ? "/v1/chat/completions" : "/v1/completions",
-                     has_key ? fmt::format("{}{}\"", " -H \"Authorization: Bearer $", kKeyVariable) : "",
+                     has_key ? fmt::format(" -H \"Authorization: Bearer ${}\"", kKeyVariable) : "",
                      shell_line({body.dump()}));
 }
 

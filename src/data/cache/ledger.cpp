@@ -100,7 +100,7 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
     is_too_long |=
         entry.reason == LedgerReason::kOverlength || entry.first_message.find("max_seq_len") != std::string::npos;
   }
-  message += fmt::format("{}{}or raise max_drop_fraction (0 to 1).", "\nFix the examples, ",
+  message += fmt::format("\nFix the examples, {}or raise max_drop_fraction (0 to 1).",
                          is_too_long ? "raise max_seq_len, " : "");
   throw DataError("", message);  // about all examples; each line names its own first example
 }

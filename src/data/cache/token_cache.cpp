@@ -284,8 +284,8 @@ TokenCache::TokenCache(fs::path folder, std::string stage_dir)
   try {
     storage::make_private_folder(folder_);
   } catch (const IoError& error) {
-    log_warning("{}{}. Fix this, or set dataset_prepared_path",
-                "not using the token cache, keeping examples in memory: ", error.what());
+    log_warning("not using the token cache, keeping examples in memory: {}. Fix this, or set dataset_prepared_path",
+                error.what());
     folder_.clear();
   }
 }
@@ -323,8 +323,9 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     refuse_foreign(file_of(folder_, key));
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning("{}{}. Set dataset_prepared_path to a writable folder",
-                "cannot write the token cache, keeping examples in memory: ", error.what());
+    log_warning(
+        "cannot write the token cache, keeping examples in memory: {}. Set dataset_prepared_path to a writable folder",
+        error.what());
     return {fs::path(), key};
   }
 }

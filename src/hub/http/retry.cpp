@@ -29,7 +29,7 @@ int ClientOptions::retries_of_environment() {
   char* end = nullptr;
   const long number = std::strtol(text, &end, 10);
   if (*end != '\0' || number < 0 || number > 100)
-    throw ConfigError("LORA_TRAIN_HTTP_RETRIES", "{}{}, expected a number from 0 to 100.", "got ", text);
+    throw ConfigError("LORA_TRAIN_HTTP_RETRIES", "got {}, expected a number from 0 to 100.", text);
   return static_cast<int>(number);
 }
 

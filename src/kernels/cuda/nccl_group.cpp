@@ -29,7 +29,7 @@ bool has_failed(ncclResult_t status) { return status != ncclSuccess && status !=
 [[noreturn]] void throw_nccl_error(const std::string& where, const std::string& what, ncclResult_t status,
                                    ncclComm_t communicator) {
   const char* const last = ncclGetLastError(communicator);
-  const std::string details = last != nullptr && *last != '\0' ? fmt::format("{}{})", " (", last) : "";
+  const std::string details = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
   throw DeviceError(where, "NCCL: " + what + " failed: " + ncclGetErrorString(status) + details +
                                ". NCCL_DEBUG=INFO shows why; with NCCL_P2P_DISABLE=1, GPUs do not access each other's "
                                "memory directly.");
@@ -134,7 +134,7 @@ class Group : public kernels::NcclGroup {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     if (capture != cudaStreamCaptureStatusNone) {
-      throw DeviceError(where_, "{}{} inside a graph capture: graphs differ between ranks", "NCCL: ", what);
+      throw DeviceError(where_, "NCCL: {} inside a graph capture: graphs differ between ranks", what);
     }
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.is_cuda() || !tensor.is_contiguous()) throw ShapeError(what, "expected contiguous CUDA tensors");

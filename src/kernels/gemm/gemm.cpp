@@ -161,20 +161,17 @@ GemmTuning::~GemmTuning() { detail::gemm_tuner = nullptr; }
 
 std::string gemm_key(const CudaGemm& gemm, bool tf32) {
   const ColumnMajorGemm& g = gemm.layout;
-  const auto number = [](const char* name, std::int64_t value) { return fmt::format("{}{}", name, value); };
   const auto type = [](GemmType t) { return t == GemmType::kBFloat16 ? "bf16" : "fp32"; };
-  const auto alignment = [](const void* p) {
-    return std::to_string(alignment_of(reinterpret_cast<std::uintptr_t>(p)));
-  };
+  const auto alignment = [](const void* p) { return alignment_of(reinterpret_cast<std::uintptr_t>(p)); };
   const void* const c = gemm.c != nullptr ? gemm.c : gemm.d;
-  std::string key = fmt::format("{}{}{} -> {}{}{}{}{}{}", "gemm ", type(gemm.operands),
-                                tf32 && gemm.operands == GemmType::kFloat ? " tf32" : "", type(gemm.result),
-                                number(" m", g.m), number(" n", gemm_class(g.n)), number(" k", g.k),
-                                g.transpose_a ? " T" : " N", g.transpose_b ? "T" : "N");
-  key += number(" ld ", g.lda) + number(",", g.ldb) + number(",", g.ldc) + number(",", g.ldd);
-  key += gemm.c == nullptr ? "" : gemm.c == gemm.d ? " accumulates" : " adds";
-  key += gemm.bias != nullptr ? " bias" : "";
-  return key + " aligned " + alignment(gemm.a) + "," + alignment(gemm.b) + "," + alignment(c) + "," + alignment(gemm.d);
+  return fmt::format("gemm {}{} -> {} m{} n{} k{} {}{} ld {},{},{},{}{}{} aligned {},{},{},{}", type(gemm.operands),
+                     tf32 && gemm.operands == GemmType::kFloat ? " tf32" : "", type(gemm.result), g.m, gemm_class(g.n),
+                     g.k, g.transpose_a ? "T" : "N", g.transpose_b ? "T" : "N", g.lda, g.ldb, g.ldc, g.ldd,
+                     gemm.c == nullptr  ? ""
+                     : gemm.c == gemm.d ? " accumulates"
+                                        : " adds",
+                     gemm.bias != nullptr ? " bias" : "", alignment(gemm.a), alignment(gemm.b), alignment(c),
+                     alignment(gemm.d));
 }
 
 void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {

@@ -242,8 +242,7 @@ class LinearReader {
     }
     if (!is_packed(weight_, num_weights())) {
       reject(weight_,
-             "is {}; 4-bit weights of {} are packed to {} bytes, U8 [{}, 1] or the same bytes under "
-             "another dtype{}",
+             "is {}; 4-bit weights of {} are packed to {} bytes, U8 [{}, 1] or the same bytes under another dtype{}",
              describe(weight_), show_shape(spec_.shape), ceil_div(num_weights(), 2), ceil_div(num_weights(), 2),
              kAgain);
     }
@@ -267,7 +266,7 @@ class LinearReader {
       const auto code = static_cast<unsigned char>(files_.bytes(*layout)[0]);
       if (code != 0) {
         reject(*layout, "is {}{}; only 0 (row) is supported: save the model again with bitsandbytes 0.45 or later",
-               code, code < 4 ? fmt::format("{}{})", " (", kLayouts[code]) : "");
+               code, code < 4 ? fmt::format(" ({})", kLayouts[code]) : "");
       }
     }
     require_layout(weight_, DType::kI8, spec_.shape, "with SCB, an int8 weight,");
@@ -316,8 +315,8 @@ class LinearReader {
       reject(weight_, "has dtype F8_E4M3, {} weight_scale_inv or weight_scale was expected{}", missing, kAgain);
     }
     reject(weight_,
-           "has dtype {}; expected F32, F16, BF16, or a weight that bitsandbytes (nf4, fp4, int8) or FP8 "
-           "(F8_E4M3) stores with its scales{}",
+           "has dtype {}; expected F32, F16, BF16, or a weight that bitsandbytes (nf4, fp4, int8) or FP8 (F8_E4M3) "
+           "stores with its scales{}",
            storage::dtype_name(weight_.dtype), kAgain);
   }
 

@@ -101,7 +101,7 @@ void log_cpu(const Profile& profile) {
   const bool is_found = profile.run.device == Device::kAuto;
   if (keys.empty() && !is_found) return;
   if (keys.empty()) keys = {"cuda_graphs", "tf32"};
-  log_info("{}{}; GPU settings ({}) have no effect", "device: CPU",
+  log_info("device: CPU{}; GPU settings ({}) have no effect",
            is_found ? ", because this machine has no NVIDIA device" : "", join(keys));
 }
 
@@ -123,8 +123,8 @@ void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].empty() == all[0].empty()) continue;
     throw ConfigError("device",
-                      "rank {} of {} computes on a GPU and rank {} on its CPU. Let all ranks see GPUs, or set "
-                      "device: cpu",
+                      "rank {} of {} computes on a GPU and rank {} on its CPU. Let all ranks see GPUs, or set device: "
+                      "cpu",
                       all[0].empty() ? rank : 0, all.size(), all[0].empty() ? 0 : rank);
   }
   const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // from NCCL 2.30 on

@@ -70,9 +70,8 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
     return linear.second.format == model::LinearFormat::k4Bit && (linear.second.nested_block_size > 0) != requested;
   };
   if (!profile.is_given("double_quant") || std::none_of(files.base.begin(), files.base.end(), is_other)) return {};
-  return fmt::format("{}{} has no effect: {} is already quantised, with scales in {}, and stays that way",
-                     "double_quant: ", requested ? "true" : "false", files.resolved.folder.string(),
-                     requested ? "fp32" : "8 bits");
+  return fmt::format("double_quant: {} has no effect: {} is already quantised, with scales in {}, and stays that way",
+                     requested ? "true" : "false", files.resolved.folder.string(), requested ? "fp32" : "8 bits");
 }
 
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {

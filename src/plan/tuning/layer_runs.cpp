@@ -17,8 +17,6 @@ namespace {
 using kernels::AttentionBackend;
 using kernels::TuningCandidate;
 
-std::string numbered(const char* name, std::int64_t value) { return fmt::format("{}{}{}", " ", name, value); }
-
 using model::ProjectionShape;
 
 constexpr double kWeightStd = 0.02;
@@ -77,15 +75,14 @@ kernels::AttentionCase AttentionRun::attention_case() const {
 }
 
 std::string AttentionRun::key_of_run(std::int64_t window) const {
-  return fmt::format("{}{}{}{}{}{} ", "attention ", qkv_.scalar_type() == at::kBFloat16 ? "bf16" : "fp32",
-                     numbered("heads", sizes_.num_heads), numbered("kv", sizes_.num_kv_heads),
-                     numbered("size", sizes_.head_size), numbered("window", window));
+  return fmt::format("attention {} heads{} kv{} size{} window{} ",
+                     qkv_.scalar_type() == at::kBFloat16 ? "bf16" : "fp32", sizes_.num_heads, sizes_.num_kv_heads,
+                     sizes_.head_size, window);
 }
 
 std::string AttentionRun::key(std::int64_t window) const {
-  return fmt::format("{}longest{}{}{}", key_of_run(window), kernels::gemm_class(longest_),
-                     numbered("documents", kernels::gemm_class(std::ssize(cu_seqlens_) - 1)),
-                     numbered("tokens", kernels::gemm_class(cu_seqlens_.back())));
+  return fmt::format("{}longest{} documents{} tokens{}", key_of_run(window), kernels::gemm_class(longest_),
+                     kernels::gemm_class(std::ssize(cu_seqlens_) - 1), kernels::gemm_class(cu_seqlens_.back()));
 }
 
 kernels::AttentionLayout AttentionRun::layout(std::int64_t window, AttentionBackend backend) const {

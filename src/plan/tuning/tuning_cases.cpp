@@ -18,8 +18,6 @@ namespace {
 
 using kernels::TuningCandidate;
 
-std::string with_number(const char* name, std::int64_t value) { return fmt::format("{}{}{}", " ", name, value); }
-
 const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
 /// The GEMMs of a loss chunk on random rows. The rest of the loss head takes the same time per row with any chunk.
@@ -156,9 +154,8 @@ std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised
 std::optional<std::int64_t> tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
                                             std::int64_t spare_bytes) {
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
-  const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) +
-                          with_number("vocabulary", head.size(0)) + with_number("hidden", head.size(1)) +
-                          with_number("rows", kernels::gemm_class(supervised));
+  const std::string key = fmt::format("loss_head {} vocabulary{} hidden{} rows{}", name_of(head.scalar_type()),
+                                      head.size(0), head.size(1), kernels::gemm_class(supervised));
   const auto accepts = [&](const std::string& choice) {
     return std::any_of(rows.begin(), rows.end(), [&](std::int64_t m) { return std::to_string(m) == choice; });
   };

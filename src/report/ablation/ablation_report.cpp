@@ -247,7 +247,7 @@ std::string ablation_page(const Ablation& ablation) {
   html += "<div class=\"scroll\"><table><thead><tr>";
   const auto cell = [&](const char* tag, std::size_t column, const std::string& text) {
     const bool is_right = column >= kFirstNumber && column != kWords;
-    html += fmt::format("{}{}{}{}</{}>", "<", tag, is_right ? " class=\"number\">" : ">", escape_html(text), tag);
+    html += fmt::format("<{}{}{}</{}>", tag, is_right ? " class=\"number\">" : ">", escape_html(text), tag);
   };
   for (std::size_t i = 0; i < kHeader.size(); ++i) cell("th", i, kHeader[i]);
   html += "</tr></thead><tbody>\n";
