@@ -177,47 +177,28 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
   decision.changes = accept_differences(request, old);
 }
 
-/// The run in a folder, if any. Reads on demand, and only once.
-class RunThere {
- public:
-  explicit RunThere(fs::path folder) : folder_(std::move(folder)) {}
+/// True if the run in the folder has saved a checkpoint.
+bool has_saved(const fs::path& folder) {
+  return report::has_event(folder / storage::kMetricsFile, "checkpoint") || !list(folder).empty();
+}
 
-  bool has_saved() {
-    if (!has_saved_) {
-      has_saved_ = report::has_event(folder_ / storage::kMetricsFile, "checkpoint") || !list(folder_).empty();
-    }
-    return *has_saved_;
-  }
+/// The profile of the run in the folder; nothing if there is no profile.yaml. Throws ConfigError if it is not a profile.
+std::optional<Profile> profile_there(const fs::path& folder) {
+  const fs::path file = folder / storage::kProfileFile;
+  return fs::exists(file) ? std::optional(load_written_profile(file)) : std::nullopt;
+}
 
-  /// Returns null if there is no profile.yaml. Throws ConfigError if it is not a profile.
-  const Profile* profile() {
-    if (!profile_ && fs::exists(folder_ / storage::kProfileFile))
-      profile_ = load_written_profile(folder_ / storage::kProfileFile);
-    return profile_ ? &*profile_ : nullptr;
-  }
-
-  /// The summary.json of a finished run with the request's profile, if any.
-  const std::optional<std::string>& result_of(const OutputRequest& request) {
-    if (!result_) result_ = read_result(request);
-    return *result_;
-  }
-
- private:
-  std::optional<std::string> read_result(const OutputRequest& request) {
-    const std::string result = result_name(request.profile.adapter.kind);
-    if (!holds_done_summary(folder_) || !is_result_of_run(folder_, result)) return std::nullopt;
-    if (path_kind(folder_ / result) != PathKind::kFolder) return std::nullopt;
-    if (!diff_profiles(*profile(), with_numbers_of(*profile(), request.profile)).empty()) return std::nullopt;
-    std::string summary = read_file(folder_ / storage::kSummaryFile);
-    while (!summary.empty() && summary.back() == '\n') summary.pop_back();
-    return summary;
-  }
-
-  fs::path folder_;
-  std::optional<bool> has_saved_;
-  std::optional<Profile> profile_;
-  std::optional<std::optional<std::string>> result_;
-};
+/// The summary.json of a finished run with the request's profile, if there is one.
+std::optional<std::string> result_there(const fs::path& folder, const OutputRequest& request) {
+  const std::string result = result_name(request.profile.adapter.kind);
+  if (!holds_done_summary(folder) || !is_result_of_run(folder, result)) return std::nullopt;
+  if (path_kind(folder / result) != PathKind::kFolder) return std::nullopt;
+  const Profile old = load_written_profile(folder / storage::kProfileFile);
+  if (!diff_profiles(old, with_numbers_of(old, request.profile)).empty()) return std::nullopt;
+  std::string summary = read_file(folder / storage::kSummaryFile);
+  while (summary.ends_with('\n')) summary.pop_back();
+  return summary;
+}
 
 /// A run that goes back deletes its later checkpoints, which must not happen as a side effect.
 void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& folder) {
@@ -235,8 +216,8 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
 }
 
 /// True if the same command is repeated: the run here began with that checkpoint and has saved its own since.
-bool began_with(const fs::path& folder, RunThere& there, const std::string& checkpoint) {
-  if (there.profile() == nullptr || there.profile()->run.resume_from_checkpoint != checkpoint) return false;
+bool began_with(const fs::path& folder, const std::optional<Profile>& old, const std::string& checkpoint) {
+  if (!old || old->run.resume_from_checkpoint != checkpoint) return false;
   log_info("{}: the run here began with {}, so it resumes from its own checkpoints", folder.string(), checkpoint);
   return true;
 }
@@ -251,13 +232,14 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 /// True if a command with --overwrite began the existing run and is now repeated, for example by a batch system that
 /// restarts a stopped job: then it resumes. A finished run, another profile and --resume none begin a new run.
-bool repeats_overwriting(const fs::path& folder, RunThere& there, const OutputRequest& request) {
+bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
   const auto marker = storage::read_marker(folder);
   if (!marker || !marker->began_with_overwrite || request.profile.run.resume_from_checkpoint == "none") return false;
-  if (!there.has_saved() || there.profile() == nullptr || there.result_of(request)) return false;
-  const auto differences = diff_profiles(*there.profile(), with_numbers_of(*there.profile(), request.profile));
-  const bool is_same = std::all_of(differences.begin(), differences.end(),
-                                   [&](const auto& difference) { return may_differ(difference, request); });
+  const std::optional<Profile> old = has_saved(folder) ? profile_there(folder) : std::nullopt;
+  if (!old || result_there(folder, request)) return false;
+  const bool is_same =
+      std::ranges::all_of(diff_profiles(*old, with_numbers_of(*old, request.profile)),
+                          [&](const ProfileDifference& difference) { return may_differ(difference, request); });
   if (is_same) {
     log_info(folder.string() +
              ": a command with --overwrite began the run here, so this one resumes it; --resume none with --overwrite "
@@ -322,17 +304,17 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   refuse_files_of_others(folder, result_name(request.profile.adapter.kind));
   name_checkpoints_of_others(folder);
   OutputDecision decision;
-  RunThere there(folder);
-  decision.overwrites = request.overwrite && !repeats_overwriting(folder, there, request);
-  const bool goes_on_there = !decision.overwrites && there.has_saved();
+  decision.overwrites = request.overwrite && !repeats_overwriting(folder, request);
+  const bool goes_on_there = !decision.overwrites && has_saved(folder);
   const bool names_one = resume != "auto" && resume != "none";
-  if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
+  const std::optional<Profile> old = names_one && goes_on_there ? profile_there(folder) : std::nullopt;
+  if (names_one && !began_with(folder, old, resume)) {
     if (const std::string problem = verify(resume, throw_if_stop_requested); !problem.empty()) {
       throw FormatError(resume,
                         "is not a good checkpoint: {}. To start from the weights of a PEFT folder, use init_adapter",
                         problem);
     }
-    if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);
+    if (old) refuse_differences(request, *old, folder);
     if (goes_on_there) refuse_to_lose_checkpoints(request, folder);
     go_on_from(resume, request, decision);
     decision.goes_back = true;
@@ -348,9 +330,10 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     throw ConfigError(folder.string(),
                       "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
-  decision.is_complete = there.result_of(request).has_value();
-  decision.summary_json = there.result_of(request).value_or("");
-  if (!decision.is_complete) go_on_from(newest_good_checkpoint(folder), request, decision);
+  const std::optional<std::string> result = result_there(folder, request);
+  decision.is_complete = result.has_value();
+  decision.summary_json = result.value_or("");
+  if (!result) go_on_from(newest_good_checkpoint(folder), request, decision);
   return decision;
 }
 
