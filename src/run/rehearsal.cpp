@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <map>
 
 #include "lora_train/base/error.h"
@@ -36,12 +37,6 @@ class Alone {
   ranks::OneRank alone_;
 };
 
-std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBatchPlan& micro) {
-  std::int64_t num_tokens = 0;
-  for (const auto document : micro.documents) num_tokens += store.num_tokens(document);
-  return num_tokens;
-}
-
 /// A step of this micro-batch only, with the weight sum of the step it belongs to.
 data::StepPlan step_of(const data::StepPlan& plan, const data::MicroBatchPlan& micro) {
   data::StepPlan step;
@@ -57,7 +52,7 @@ LargestMicroBatch find_largest(const Run& run) {
   for (std::int64_t step = 1; step <= data::num_surveyed_steps(*run.plan); ++step) {
     const data::StepPlan plan = run.plan->step(step);
     for (const auto& micro : plan.micro_batches) {
-      const std::int64_t num_tokens = num_tokens_of(run.data.train, micro);
+      const std::int64_t num_tokens = data::shape_of(run.data.train, micro).num_tokens;
       if (num_tokens <= largest.num_tokens) continue;
       largest.num_tokens = num_tokens;
       largest.plan = step_of(plan, micro);
@@ -72,16 +67,11 @@ LargestMicroBatch find_largest(const Run& run) {
 
 void rehearse_evaluation(const Run& run, const evaluate::EvalContext& context) {
   for (std::size_t i = 0; i < run.data.evals.size(); ++i) {
-    const data::MicroBatchPlan* largest = nullptr;
-    std::int64_t most = -1;
-    for (const auto& micro : run.eval_plans[i]) {
-      const std::int64_t num_tokens = num_tokens_of(run.data.evals[i].store, micro);
-      if (num_tokens > most) {
-        largest = &micro;
-        most = num_tokens;
-      }
-    }
-    if (largest != nullptr) evaluate::evaluate(context, run.data.evals[i], {*largest});
+    const auto num_tokens = [&](const data::MicroBatchPlan& micro) {
+      return data::shape_of(run.data.evals[i].store, micro).num_tokens;
+    };
+    const auto largest = std::ranges::max_element(run.eval_plans[i], {}, num_tokens);
+    if (largest != run.eval_plans[i].end()) evaluate::evaluate(context, run.data.evals[i], {*largest});
   }
 }
 
