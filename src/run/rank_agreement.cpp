@@ -17,6 +17,11 @@
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/storage/run_names.h"
 
+namespace lora_train::run_folder {
+/// Without the checkpoint, whose path nlohmann cannot write.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OutputDecision, is_complete, goes_back, overwrites, changes, summary_json)
+}  // namespace lora_train::run_folder
+
 namespace lora_train::run {
 namespace {
 
@@ -49,28 +54,17 @@ std::int64_t num_parameters(const OpenedRun& run) {
 
 run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDecision& decision, Profile& profile) {
   if (ranks.world_size() == 1) return decision;
-  const json sent = {decision.is_complete,
-                     decision.checkpoint ? decision.checkpoint->string() : "",
-                     decision.goes_back,
-                     decision.overwrites,
-                     decision.changes,
-                     decision.summary_json,
-                     profile.data.max_seq_len.value_or(0),
-                     profile.schedule.micro_batch_size.value_or(0)};
+  const json sent = {decision, decision.checkpoint ? decision.checkpoint->string() : "",
+                     profile.data.max_seq_len.value_or(0), profile.schedule.micro_batch_size.value_or(0)};
   std::string bytes;  // not as text: paths need not be UTF-8
   json::to_cbor(sent, bytes);
   const json received = json::from_cbor(ranks.broadcast(bytes));
   const auto number = [&](std::size_t i) {
     return received[i] == 0 ? std::nullopt : std::optional(received[i].get<std::int64_t>());
   };
-  profile.data.max_seq_len = number(6);
-  profile.schedule.micro_batch_size = number(7);
-  run_folder::OutputDecision result{.is_complete = received[0],
-                                    .checkpoint = {},
-                                    .goes_back = received[2],
-                                    .overwrites = received[3],
-                                    .changes = received[4],
-                                    .summary_json = received[5]};
+  profile.data.max_seq_len = number(2);
+  profile.schedule.micro_batch_size = number(3);
+  auto result = received[0].get<run_folder::OutputDecision>();
   if (const std::string checkpoint = received[1]; !checkpoint.empty()) result.checkpoint = checkpoint;
   return result;
 }
