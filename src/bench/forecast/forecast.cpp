@@ -313,13 +313,13 @@ class GpuForecast {
     result.num_steps = steps.count;
     result.recompute = in_words(spec.recompute);
     const double usual_s = least_s / kUsualShare + sums_s;
-    const Calibration* const calibration = calibrations_.find(gpu.name, profile_.model.precision);
-    const double factor = calibration != nullptr ? calibration->factor : 1;
-    result.num_past_runs = calibration != nullptr ? calibration->num_runs : 0;
+    const std::optional<Calibration> calibration = calibrations_.find(gpu.name, profile_.model.precision);
+    const double factor = calibration ? calibration->factor : 1;
+    result.num_past_runs = calibration ? calibration->num_runs : 0;
     result.step_s = factor * (step_s / kUsualShare + sum_s);
     result.tokens_per_s = steps.tokens / result.step_s;
     result.hours = factor * usual_s / 3600;
-    if (calibration != nullptr) {
+    if (calibration) {
       result.hours_low = calibration->low * usual_s / 3600;
       result.hours_high = calibration->high * usual_s / 3600;
     } else {
@@ -472,8 +472,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
   return result;
 }
 
-std::string check_fit(const FitRequest& request) {
-  const Profile& profile = request.profile;
+std::string check_fit(const Profile& profile, const device::GpuFacts& gpu) {
   try {
     const plan::ModelFiles files = open_model_files(profile);
     const auto max_seq_len = length_of_rows(profile, files);
@@ -483,7 +482,7 @@ std::string check_fit(const FitRequest& request) {
     plan::RunFacts facts{profile, files.config, adapters.specs, *max_seq_len, has_evaluation};
     facts.base = files.base;
     facts.token_rows = adapters.token_rows;
-    return plan::misfit(facts, request.gpu);
+    return plan::misfit(facts, gpu);
   } catch (const Error&) {  // other checks report errors in the files
     return {};
   }

@@ -35,18 +35,15 @@ constexpr std::pair<const char*, double plan::Rates::*> kRates[] = {
 
 }  // namespace
 
-void Calibrations::add(const std::string& gpu, Precision precision, double ratio) {
-  std::vector<double>& ratios = ratios_[{gpu, precision}];
-  ratios.insert(std::ranges::upper_bound(ratios, ratio), ratio);
+std::optional<Calibration> Calibrations::find(const std::string& gpu, Precision precision) const {
+  const auto found = ratios_.find({gpu, precision});
+  if (found == ratios_.end()) return std::nullopt;
+  std::vector<double> ratios = found->second;
+  std::ranges::sort(ratios);
   const double middle = median(ratios);
   const double margin = ratios.size() == 1 ? kMarginOfOneRun : kLeastMargin;
-  calibrations_[{gpu, precision}] = {middle, std::min(ratios.front(), (1 - margin) * middle),
-                                     std::max(ratios.back(), (1 + margin) * middle), static_cast<int>(ratios.size())};
-}
-
-const Calibration* Calibrations::find(const std::string& gpu, Precision precision) const {
-  const auto found = calibrations_.find({gpu, precision});
-  return found == calibrations_.end() ? nullptr : &found->second;
+  return Calibration{middle, std::min(ratios.front(), (1 - margin) * middle),
+                     std::max(ratios.back(), (1 + margin) * middle), static_cast<int>(ratios.size())};
 }
 
 BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,18 +24,16 @@ struct Calibration {
   int num_runs = 0;
 };
 
-/// Calibrations by GPU and precision, which differ in the losses besides the products.
+/// The past runs by GPU and precision, which differ in the losses besides the products.
 class Calibrations {
  public:
   /// `ratio` is measured / planned time of a run.
-  void add(const std::string& gpu, Precision precision, double ratio);
-  /// Returns null without runs.
-  const Calibration* find(const std::string& gpu, Precision precision) const;
+  void add(const std::string& gpu, Precision precision, double ratio) { ratios_[{gpu, precision}].push_back(ratio); }
+  /// Nothing without runs.
+  std::optional<Calibration> find(const std::string& gpu, Precision precision) const;
 
  private:
-  using Key = std::pair<std::string, Precision>;
-  std::map<Key, std::vector<double>> ratios_;
-  std::map<Key, Calibration> calibrations_;
+  std::map<std::pair<std::string, Precision>, std::vector<double>> ratios_;
 };
 
 /// The rates of products in the run's precision, of attention and of memory: measured ones if `bench --measure-rates`

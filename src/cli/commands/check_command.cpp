@@ -85,7 +85,7 @@ void check_target_gpu(const Profile& profile) {
     log_info("target_gpu: cannot tell without LibTorch whether the run fits {}: {}", gpu->name, error.what());
     return;
   }
-  const std::string misfit = engine->check_fit({profile, *gpu});
+  const std::string misfit = engine->check_fit(profile, *gpu);
   if (!misfit.empty()) log_warning("target_gpu: {}: {}", gpu->name, misfit);
 }
 

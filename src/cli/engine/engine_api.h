@@ -33,7 +33,7 @@ struct EngineApi {
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
   std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);
   bench::ForecastResult (*forecast)(const bench::ForecastRequest&);
-  std::string (*check_fit)(const bench::FitRequest&);
+  std::string (*check_fit)(const Profile&, const device::GpuFacts&);
 };
 
 }  // namespace lora_train::cli

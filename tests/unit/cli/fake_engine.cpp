@@ -132,7 +132,7 @@ std::vector<float> decode_linear(const model::StoredLinear&, const storage::Weig
 
 bench::ForecastResult forecast_run(const bench::ForecastRequest&) { return {}; }
 
-std::string check_fit(const bench::FitRequest&) { return {}; }
+std::string check_fit(const Profile&, const device::GpuFacts&) { return {}; }
 
 std::vector<bench::KernelCheck> check_kernels(const bench::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");

@@ -32,12 +32,6 @@ struct ForecastRequest {
   std::vector<PastRun> past_runs = {};  ///< scale the times of the same GPU and precision
 };
 
-/// The request of check_fit().
-struct FitRequest {
-  Profile profile = {};
-  device::GpuFacts gpu = {};
-};
-
 /// The training data of an epoch.
 struct DataFacts {
   std::int64_t num_documents = 0, num_tokens = 0, num_supervised = 0;
@@ -108,6 +102,6 @@ ForecastResult make_forecast(const ForecastRequest& request);
 /// For `check`: says why the run of a profile does not fit a GPU, and what to change: plan::misfit() of one rank,
 /// without weights. Empty if it fits or if that cannot be known: the model's folder or the necessary weight files are
 /// missing, or max_seq_len is `auto` and the data are missing or larger than 16 MiB.
-std::string check_fit(const FitRequest& request);
+std::string check_fit(const Profile& profile, const device::GpuFacts& gpu);
 
 }  // namespace lora_train::bench
