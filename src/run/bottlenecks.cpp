@@ -121,7 +121,7 @@ void RankTimes::Sums::add(const std::vector<RankFigures>& figures, double step_m
 }
 
 void RankTimes::add(const std::vector<RankFigures>& figures, double step_ms) {
-  if (std::any_of(figures.begin(), figures.end(), [](const RankFigures& rank) { return rank.compute_ms <= 0; })) return;
+  if (std::ranges::any_of(figures, [](const RankFigures& rank) { return rank.compute_ms <= 0; })) return;
   for (Sums* sums : {&since_record_, &since_warning_, &all_}) sums->add(figures, step_ms);
   if (since_warning_.num_steps < kStepsToJudgeRanks) return;
   warn();
@@ -140,10 +140,8 @@ void RankTimes::take(report::StepRecord& record) {
 }
 
 RankTimes::Slowest RankTimes::slowest_of(const Sums& sums) {
-  const auto slower = [](const RankFigures& a, const RankFigures& b) { return busy_ms(a) < busy_ms(b); };
   Slowest slowest;
-  slowest.rank =
-      static_cast<std::size_t>(std::max_element(sums.ranks.begin(), sums.ranks.end(), slower) - sums.ranks.begin());
+  slowest.rank = static_cast<std::size_t>(std::ranges::max_element(sums.ranks, {}, busy_ms) - sums.ranks.begin());
   std::vector<double> others;
   for (const RankFigures& rank : sums.ranks) others.push_back(busy_ms(rank) / sums.num_steps);
   slowest.ms = others[slowest.rank];
@@ -170,8 +168,7 @@ void RankTimes::warn() {
 std::string RankTimes::in_words() const {
   if (all_.num_steps == 0) return "ranks: no step was timed";
   const Slowest slowest = slowest_of(all_);
-  const auto faster = [](const RankFigures& a, const RankFigures& b) { return busy_ms(a) < busy_ms(b); };
-  const double least = busy_ms(*std::min_element(all_.ranks.begin(), all_.ranks.end(), faster)) / all_.num_steps;
+  const double least = busy_ms(std::ranges::min(all_.ranks, {}, busy_ms)) / all_.num_steps;
   return fmt::format(
       "ranks: computing and waiting for data take {:.1f} to {:.1f} ms of a {:.1f} ms step; rank {} is the slowest and "
       "costs {:.1f}% of the time",

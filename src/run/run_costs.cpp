@@ -103,13 +103,17 @@ std::optional<report::Price> find_price(std::optional<double> given, const std::
   return std::nullopt;
 }
 
-void StartupTimes::add(const std::string& phase, double seconds) {
+double StartupTimes::end_phase(const std::string& phase) {
+  if (is_finished_) return 0;
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   const auto found = std::ranges::find(phases_, phase, &std::pair<std::string, double>::first);
   if (found == phases_.end()) {
     phases_.emplace_back(phase, seconds);
   } else {
     found->second += seconds;
   }
+  return seconds;
 }
 
 double StartupTimes::total_s() const {

@@ -34,11 +34,8 @@ StepScalars::StepScalars(const plan::RunDevice& device, std::int64_t num_dropout
 StepScalars::~StepScalars() {
   if (plan::is_done(run_device_)) return;
   for (auto& slot : slots_) {
-    plan::keep_forever(slot.there);
-    plan::keep_forever(slot.keys);
-    plan::keep_forever(slot.back);
-    plan::keep_forever(slot.figures_there);
-    plan::keep_forever(slot.figures_back);
+    for (at::Tensor* kept : {&slot.there, &slot.keys, &slot.back, &slot.figures_there, &slot.figures_back})
+      plan::keep_forever(*kept);
   }
 }
 

@@ -64,14 +64,7 @@ class StartupTimes {
   using Clock = std::chrono::steady_clock;
   /// Ends `phase`, which began at the previous call or at construction, and returns its seconds. Phases with the same
   /// name add up. Does nothing after finish().
-  double end_phase(const std::string& phase) {
-    if (is_finished_) return 0;
-    const auto now = Clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    add(phase, seconds);
-    last_ = now;
-    return seconds;
-  }
+  double end_phase(const std::string& phase);
   void finish() { is_finished_ = true; }
   bool is_finished() const { return is_finished_; }
 
@@ -81,8 +74,6 @@ class StartupTimes {
   std::string in_words() const;
 
  private:
-  void add(const std::string& phase, double seconds);
-
   Clock::time_point last_ = Clock::now();
   std::vector<std::pair<std::string, double>> phases_;
   bool is_finished_ = false;

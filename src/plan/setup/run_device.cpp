@@ -160,7 +160,6 @@ DeviceMemory device_memory(const RunDevice& device) {
   memory.peak_allocated = stats.allocated_bytes[kAll].peak;
   memory.peak_reserved = stats.reserved_bytes[kAll].peak;
   memory.num_segments = stats.segment[kAll].allocated;
-  memory.num_allocations = stats.allocation[kAll].allocated;
   return memory;
 }
 

@@ -49,8 +49,7 @@ RunDevice start_device(const Profile& profile, const model::ModelConfig& config,
 /// for which the plan has a reserve. Peaks count from reset_peak_memory(). Does not call the driver.
 struct DeviceMemory {
   std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
-  std::int64_t num_segments = 0;     ///< blocks allocated from the driver so far
-  std::int64_t num_allocations = 0;  ///< allocations for tensors so far
+  std::int64_t num_segments = 0;  ///< blocks allocated from the driver so far
 };
 DeviceMemory device_memory(const RunDevice& device);
 /// Resets the peaks to the memory in use now.
