@@ -121,24 +121,15 @@ std::vector<GpuProcess> other_processes(const NvmlDriver& nvml, NvmlDevice devic
   return processes;
 }
 
-void ask_about(const NvmlDriver& nvml, NvmlDevice device, Gpu& gpu) {
-  NvmlMemory memory{};
-  if (nvml.memory(device, &memory) == kNvmlSuccess) gpu.free_bytes = memory.free;
-  gpu.processes = other_processes(nvml, device);
-}
-
-bool has_capability(const NvmlDriver& nvml, NvmlDevice one, NvmlDevice other, int capability) {
-  int status = -1;
-  return nvml.peer_status(one, other, capability, &status) == kNvmlSuccess && status == kNvmlPeerOk;
-}
-
 /// libcuda.so.1 reports whether there is peer access; NVML reports whether it uses NVLink or PCIe.
 void query_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices, GpuSystem& system) {
   for (std::size_t from = 0; from < devices.size(); ++from) {
     for (std::size_t to = 0; to < devices.size(); ++to) {
       PeerAccess& access = system.peer_access[from][to];
       if (access != PeerAccess::kPcie || devices[from] == nullptr || devices[to] == nullptr) continue;
-      if (has_capability(nvml, devices[from], devices[to], kNvmlPeerNvlink)) access = PeerAccess::kNvlink;
+      int status = -1;
+      const NvmlResult result = nvml.peer_status(devices[from], devices[to], kNvmlPeerNvlink, &status);
+      if (result == kNvmlSuccess && status == kNvmlPeerOk) access = PeerAccess::kNvlink;
     }
   }
 }
@@ -156,11 +147,14 @@ void ask_management_library(const std::string& library, GpuSystem& system) {
   if (nvml.driver_version(version, sizeof version) == kNvmlSuccess) system.driver_version = version;
   std::vector<NvmlDevice> devices(system.gpus.size(), nullptr);
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    if (nvml.device_by_uuid(system.gpus[i].uuid.c_str(), &devices[i]) == kNvmlSuccess) {
-      ask_about(nvml, devices[i], system.gpus[i]);
-    } else {
+    Gpu& gpu = system.gpus[i];
+    if (nvml.device_by_uuid(gpu.uuid.c_str(), &devices[i]) != kNvmlSuccess) {
       devices[i] = nullptr;
+      continue;
     }
+    NvmlMemory memory{};
+    if (nvml.memory(devices[i], &memory) == kNvmlSuccess) gpu.free_bytes = memory.free;
+    gpu.processes = other_processes(nvml, devices[i]);
   }
   query_links(nvml, devices, system);
   nvml.shutdown();

@@ -50,8 +50,6 @@ bool is_lock(int fd) {
                     "Move it, or choose another output_dir");
 }
 
-std::string this_process() { return fmt::format("{}{} on {}", kProcess, ::getpid(), host_name()); }
-
 }  // namespace
 
 FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFile) {
@@ -74,7 +72,7 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFi
                 "); nothing stops a second run from writing to the folder");
     return;
   } while (!has_the_name(fd_, path_));
-  const std::string holder = this_process();
+  const std::string holder = fmt::format("{}{} on {}", kProcess, ::getpid(), host_name());
   if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
     log_warning("{}: cannot write this process's name: {}", path_.string(), std::strerror(errno));
   }
