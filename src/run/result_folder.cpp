@@ -6,12 +6,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "evaluation_schedule.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/run/background_saver.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/run_names.h"
@@ -62,8 +66,10 @@ void add_tokenizer(const plan::ModelFiles& model, std::optional<std::int32_t> en
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
-std::string model_card(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
-                       const run_folder::TrainState& state) {
+std::string model_card(const Run& run, const run_folder::TrainState& state) {
+  const RunSection& section = run.profile().run;
+  const plan::ModelFiles& model = run.files;
+  const plan::AdapterSetup& adapters = run.adapters;
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = fmt::format("{}tags: [lora, lora-train]\n---\n\n# {}\n\nTrained with lora-train {}: {}, r {}.\n",
                                  lora::card_head(base, "peft"),
@@ -83,27 +89,27 @@ std::string model_card(const RunSection& section, const plan::ModelFiles& model,
 }
 
 /// The weights of full fine-tuning in save_dtype, and a config.json that names this dtype.
-Files full_model(const RunSection& section, const plan::ModelFiles& model, const model::Trainables& parameters) {
-  const bool as_bf16 = section.save_dtype == Precision::kBf16;
-  auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
+Files full_model(const Run& run, const model::Trainables& parameters) {
+  const bool as_bf16 = run.profile().run.save_dtype == Precision::kBf16;
+  auto config = nlohmann::ordered_json::parse(read_file(run.files.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
   return {{storage::kWeightsFile, "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
           {storage::kConfigFile, config.dump(2) + "\n"}};
 }
 
-Files adapter(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
-              const model::Trainables& parameters, const run_folder::TrainState& state) {
-  Files files = lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters,
-                                    section.save_dtype);
-  files.push_back({storage::kCardFile, model_card(section, model, adapters, state)});
+Files adapter(const Run& run, const model::Trainables& parameters, const run_folder::TrainState& state) {
+  const auto targets = lora::explicit_targets(run.adapters.specs, run.files.config);
+  Files files = lora::adapter_files(run.adapters.config, targets, parameters, run.profile().run.save_dtype);
+  files.push_back({storage::kCardFile, model_card(run, state)});
   return files;
 }
 
 /// Reads the new tokens and their rows back from the folder: nothing else would notice a row under the wrong id before
 /// the adapter is used.
-void check_new_tokens(const fs::path& folder, const RunSection& section, const plan::ModelFiles& model,
-                      const plan::AdapterSetup& adapters, const model::Trainables& parameters) {
+void check_new_tokens(const fs::path& folder, const Run& run, const model::Trainables& parameters) {
+  const plan::ModelFiles& model = run.files;
+  const model::TokenRows& token_rows = run.adapters.token_rows;
   if (model.new_rows.empty()) return;
   const auto fail = [&](const std::string& what) {
     throw FormatError(folder.string(), "was read back after writing, and {} differs from what was written", what);
@@ -113,10 +119,10 @@ void check_new_tokens(const fs::path& folder, const RunSection& section, const p
     const std::string token = model.tokenizer->id_to_token(row.id);
     if (tokenizer->token_to_id(token) != row.id) fail("the id of " + token);
   }
-  if (lora::read_adapter_config(folder).token_rows != adapters.token_rows) fail("trainable_token_indices");
-  const auto type = section.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  if (lora::read_adapter_config(folder).token_rows != token_rows) fail("trainable_token_indices");
+  const auto type = run.profile().run.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
   const storage::SafetensorsFile file(folder / storage::kAdapterFile);
-  for (const auto& tensor : model::token_row_tensors(adapters.token_rows, model.config.hidden_size)) {
+  for (const auto& tensor : model::token_row_tensors(token_rows, model.config.hidden_size)) {
     const storage::TensorEntry* entry = file.find(tensor.name);
     const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);
     if (entry == nullptr || at::IntArrayRef(entry->shape) != written.sizes()) fail(tensor.name);
@@ -127,19 +133,32 @@ void check_new_tokens(const fs::path& folder, const RunSection& section, const p
 
 }  // namespace
 
-fs::path write_result(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
-                      const model::Trainables& parameters, const run_folder::TrainState& state,
-                      std::optional<std::int32_t> end_of_turn) {
-  const AdapterKind kind = adapters.specs.empty() ? AdapterKind::kNone : AdapterKind::kLora;
-  const fs::path target = fs::path(section.output_dir) / run_folder::result_name(kind);
-  Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
-                                           : adapter(section, model, adapters, parameters, state);
-  add_tokenizer(model, end_of_turn, files);
+void write_result(const Run& run, report::RunSummary& summary) {
+  const RunSection& section = run.profile().run;
+  const bool takes_best = section.load_best_model_at_end && run.state.best_step;
+  const std::int64_t step = takes_best ? *run.state.best_step : run.state.step;
+  const bool is_earlier = step != run.state.step;
+  const model::Trainables& own = *run.model.parameters;
+  model::Trainables parameters = is_earlier || run.device.is_cuda() ? own.host_copy() : own;
+  run_folder::TrainState state = run.state;
+  if (is_earlier) {
+    const fs::path best = fs::path(section.output_dir) / storage::checkpoint_name(step);
+    if (const std::string problem = run_folder::verify(best); !problem.empty()) refuse_best_checkpoint(best, problem);
+    load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
+    state = run_folder::describe(best).state;
+    log_info("the result is from step {}, the best of {}", step, section.metric_for_best_model);
+  }
+  const bool is_model = run.adapters.specs.empty();
+  Files files = is_model ? full_model(run, parameters) : adapter(run, parameters, state);
+  add_tokenizer(run.files, run.data.stop_token_id, files);
+  const fs::path target =
+      fs::path(section.output_dir) / run_folder::result_name(is_model ? AdapterKind::kNone : AdapterKind::kLora);
   storage::AtomicFolder folder(target, run_folder::own_entries);
   folder.write(files);
-  check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it replaces an older one
+  check_new_tokens(folder.temporary(), run, parameters);  // before it replaces an older one
   folder.commit();
-  return target;
+  summary.adapter = target.string();
+  summary.adapter_step = step;
 }
 
 }  // namespace lora_train::run

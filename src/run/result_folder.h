@@ -1,22 +1,16 @@
 // The result of a run: adapter/ (a PEFT folder with tokenizer files and model card) or model/ (a Hugging Face folder).
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <optional>
-
-#include "lora_train/config/keys/profile.h"
-#include "lora_train/plan/setup/setup.h"
-#include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/report/summary.h"
+#include "lora_train/run/run_state.h"
 
 namespace lora_train::run {
 
-/// Writes the folder under a temporary name and renames it, replacing an older one; files that others put there move to
-/// the new one. `end_of_turn` is the token that ends a trained answer, if any: generation_config.json lists it as an
-/// end token, before those of the model. Reads new tokens and their rows back and compares them. Returns the folder's
-/// path. Throws IoError, NumericError if a value is not finite, and FormatError if that comparison fails.
-std::filesystem::path write_result(const RunSection& section, const plan::ModelFiles& files,
-                                   const plan::AdapterSetup& adapters, const model::Trainables& parameters,
-                                   const run_folder::TrainState& state, std::optional<std::int32_t> end_of_turn);
+/// Writes the last step, or with load_best_model_at_end the best one, from its checkpoint, and names both in `summary`.
+/// The folder gets a temporary name and is then renamed, replacing an older one; files that others put there move to
+/// the new one. generation_config.json lists the token that ends a trained answer before the model's end tokens. Reads
+/// new tokens and their rows back and compares them. Throws IoError, NumericError if a value is not finite, and
+/// FormatError if that comparison fails or the best checkpoint is damaged.
+void write_result(const Run& run, report::RunSummary& summary);
 
 }  // namespace lora_train::run

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "evaluation_schedule.h"
 #include "log_lines.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -23,7 +22,6 @@
 #include "lora_train/report/host_memory.h"
 #include "lora_train/report/run_page.h"
 #include "lora_train/report/summary.h"
-#include "lora_train/run/background_saver.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run/rehearsal.h"
 #include "lora_train/run_folder/checkpoint.h"
@@ -155,26 +153,7 @@ void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, repo
   clock.go_on_from(earlier);
 }
 
-/// Writes adapter/ or model/: the last step, or with load_best_model_at_end the best one, from its checkpoint.
-void write_final_result(const Run& run, report::RunSummary& summary) {
-  const RunSection& section = run.profile().run;
-  const bool takes_best = section.load_best_model_at_end && run.state.best_step;
-  const std::int64_t step = takes_best ? *run.state.best_step : run.state.step;
-  model::Trainables parameters = run.host_parameters();
-  run_folder::TrainState state = run.state;
-  if (step != run.state.step) {
-    const fs::path best = fs::path(section.output_dir) / storage::checkpoint_name(step);
-    if (const std::string problem = run_folder::verify(best); !problem.empty()) refuse_best_checkpoint(best, problem);
-    parameters = run.model.parameters->host_copy();
-    load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
-    state = run_folder::describe(best).state;
-    log_info("the result is from step {}, the best of {}", step, section.metric_for_best_model);
-  }
-  summary.adapter = write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
-  summary.adapter_step = step;
-}
-
-/// The same for a process that ends before it has chosen a checkpoint: counts the work before the newest one.
+/// The same for a process that ends before it has chosen a checkpoint, with the newest one.
 void count_newest(const fs::path& output_dir, report::RunSummary& summary, report::RunClock& clock) {
   try {
     const std::vector<fs::path> checkpoints = run_folder::list(output_dir);
@@ -271,7 +250,7 @@ void train_to_the_end(Run& run, Reporters& reporters, report::RunSummary& summar
     train_loop(run, reporters, summary);
     if (summary.status == "done" && run.is_leader()) {
       const auto start = Clock::now();
-      write_final_result(run, summary);
+      write_result(run, summary);
       run_folder::delete_replaced_run(run.profile().run.output_dir);
       run.clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
     }

@@ -86,11 +86,6 @@ struct Run : OpenedRun {
   std::optional<LargestMicroBatch> largest;  ///< set by largest_micro_batch()
   report::StepCapture capture;               ///< set by capture_steps()
 
-  /// The parameters in host memory: the run's own on a CPU, a copy on a GPU.
-  model::Trainables host_parameters() const {
-    const model::Trainables& own = *model.parameters;
-    return device.is_cuda() ? own.host_copy() : own;
-  }
   SavedParts saved_parts() const {
     const bool has_adapter = !adapters.specs.empty();
     return {profile().run,
