@@ -1,6 +1,6 @@
 #include "reporters.h"
 
-#include <type_traits>
+#include <algorithm>
 #include <variant>
 
 #include "lora_train/base/error.h"
@@ -34,12 +34,9 @@ FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t 
       answers_(folder_ / storage::kEvalAnswersFile),
       bar_(report::ProgressOptions{.quiet = quiet}),
       metrics_(folder_ / storage::kMetricsFile) {
-  for (const Reporter reporter : section.report_to) {
-    if (reporter == Reporter::kTensorboard) {
-      tensorboard_ =
-          std::make_unique<report::TensorBoardWriter>(folder_ / storage::kTensorBoardFolder, num_eval_sets > 1);
-    }
-  }
+  if (std::ranges::count(section.report_to, Reporter::kTensorboard) > 0)
+    tensorboard_ =
+        std::make_unique<report::TensorBoardWriter>(folder_ / storage::kTensorBoardFolder, num_eval_sets > 1);
 }
 
 void FileReporters::drop_after(std::int64_t step) {
@@ -75,28 +72,6 @@ void FileReporters::flush() {
   try_to(metrics_are_refused_, [&] { metrics_.flush(); });
 }
 
-report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
-  const report::RunTimes times = run.clock->total();
-  report::StepRecord record;
-  record.step = plan.step;
-  record.epoch = plan.epoch_after;
-  record.loss = result.loss;
-  record.supervised_tokens = plan.num_supervised;
-  record.grad_norm = result.grad_norm;
-  record.learning_rate = result.learning_rate;
-  if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit)
-    record.optim_zero_second_moments = result.zeroed_moments;
-  record.tokens = plan.num_tokens;
-  record.num_documents = plan.num_documents;
-  record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
-  record.step_ms = step_s * 1000;
-  record.time = report::now_s();
-  record.elapsed_s = run.clock->elapsed_s();
-  record.train_s = times[report::Phase::kTrain];
-  record.cost_usd = times.cost_usd;
-  return record;
-}
-
 void describe_end(report::RunSummary& summary) {
   const ErrorReport report = describe_current_exception();
   summary.exit_code = static_cast<int>(report.code);
@@ -110,24 +85,6 @@ void describe_end(report::RunSummary& summary) {
     summary.reason = report.text();
     summary.error = report::RunError{report.kind, report.message, report.where};
   }
-}
-
-report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,
-                                     std::int64_t num_tokens) {
-  const double train_s = run.clock->here(report::Phase::kTrain);
-  report::ProgressState progress;
-  progress.step = plan.step;
-  progress.total_steps = run.plan->total_steps();
-  progress.loss = run.state.loss_sum / run.state.loss_weight;
-  progress.steps_per_s = static_cast<double>(num_steps) / train_s;
-  progress.tokens_per_s = static_cast<double>(num_tokens) / train_s;
-  progress.eta_s = static_cast<double>(progress.total_steps - progress.step) / progress.steps_per_s;
-  progress.cost_usd = run.clock->total().cost_usd;
-  progress.elapsed_s = run.clock->elapsed_s();
-  progress.epoch = plan.epoch_after;
-  progress.eval_loss = run.state.eval_loss;
-  progress.gpu_utilization = run.resources->gpu_utilization();
-  return progress;
 }
 
 }  // namespace lora_train::run

@@ -1,4 +1,4 @@
-// The record of a step, and the outputs of a run: metrics.jsonl, TensorBoard and the progress bar.
+// The outputs of a run: metrics.jsonl, TensorBoard and the progress bar.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,8 @@
 #include "lora_train/report/eval_files.h"
 #include "lora_train/report/metrics_writer.h"
 #include "lora_train/report/progress_bar.h"
+#include "lora_train/report/summary.h"
 #include "lora_train/report/tensorboard.h"
-#include "lora_train/run/run_state.h"
-#include "lora_train/run/train_step.h"
 
 namespace lora_train::run {
 
@@ -58,14 +57,7 @@ class FileReporters : public Reporters {
        answers_are_refused_ = false;
 };
 
-/// The record of the step that just ended, from plan, result and clock; the caller adds what only the loop knows.
-report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
-
 /// Describes the current exception in the summary. A stop request is not an error.
 void describe_end(report::RunSummary& summary);
-
-/// The progress line after a step. Rates and time left come from the steps of this process.
-report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,
-                                     std::int64_t num_tokens);
 
 }  // namespace lora_train::run

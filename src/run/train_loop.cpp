@@ -186,29 +186,62 @@ class Loop {
     if (run_.ranks().world_size() > 1) rank_times_.add(result.ranks, 1000 * step_s);
     run_.resources->take(result.ranks, run_.ranks().rank());
     bottlenecks_.add(1000 * step_s, step.data_wait_ms, run_.resources->gpu_in_steps());
-    report(step, result, step_s);
+    const report::ProgressState progress = progress_after(plan, result);
+    const bool is_logged = plan.step % run_.profile().run.logging_steps == 0 || plan.step == run_.plan->total_steps();
+    if (is_logged) write_record(step, result, step_s, progress);
+    reporters_.show(progress, is_logged);
   }
 
-  void report(const StepInFlight& step, const StepResult& result, double step_s) {
-    const data::StepPlan& plan = *step.plan;
-    report::ProgressState progress = progress_after(run_, plan, steps_here_, tokens_here_);
+  /// The progress line after a step. Rates and time left come from the steps of this process.
+  report::ProgressState progress_after(const data::StepPlan& plan, const StepResult& result) const {
+    const double train_s = run_.clock->here(report::Phase::kTrain);
+    report::ProgressState progress;
+    progress.step = plan.step;
+    progress.total_steps = run_.plan->total_steps();
+    progress.loss = run_.state.loss_sum / run_.state.loss_weight;
     progress.learning_rate = result.learning_rate;
+    progress.steps_per_s = static_cast<double>(steps_here_) / train_s;
+    progress.tokens_per_s = static_cast<double>(tokens_here_) / train_s;
+    progress.eta_s = static_cast<double>(progress.total_steps - progress.step) / progress.steps_per_s;
+    progress.cost_usd = run_.clock->total().cost_usd;
+    progress.elapsed_s = run_.clock->elapsed_s();
+    progress.epoch = plan.epoch_after;
+    progress.eval_loss = run_.state.eval_loss;
+    progress.gpu_utilization = run_.resources->gpu_utilization();
     progress.next_eval = evals_.next_after(plan.step);
     progress.next_save = saves_.next_after(plan.step);
-    const bool is_logged = plan.step % run_.profile().run.logging_steps == 0 || plan.step == run_.plan->total_steps();
-    if (!is_logged) {
-      reporters_.show(progress, false);
-      return;
-    }
-    report::StepRecord record = step_record(run_, plan, result, step_s);
+    return progress;
+  }
+
+  /// Reports a step that is logged.
+  void write_record(const StepInFlight& step, const StepResult& result, double step_s,
+                    const report::ProgressState& progress) {
+    const data::StepPlan& plan = *step.plan;
+    const report::RunTimes times = run_.clock->total();
+    report::StepRecord record;
+    record.step = plan.step;
+    record.epoch = plan.epoch_after;
+    record.loss = result.loss;
     record.loss_mean = *progress.loss;
+    record.supervised_tokens = plan.num_supervised;
+    record.grad_norm = result.grad_norm;
+    record.learning_rate = result.learning_rate;
+    if (run_.profile().optimizer.kind == OptimizerKind::kAdamw8bit)
+      record.optim_zero_second_moments = result.zeroed_moments;
+    record.tokens = plan.num_tokens;
+    record.num_documents = plan.num_documents;
+    record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
+    record.step_ms = step_s * 1000;
     record.data_wait_ms = step.data_wait_ms;
+    record.time = report::now_s();
+    record.elapsed_s = run_.clock->elapsed_s();
+    record.train_s = times[report::Phase::kTrain];
+    record.cost_usd = times.cost_usd;
+    record.eta_s = progress.eta_s;
     if (run_.device.is_cuda()) record.memory_gib = gib(plan::device_memory(run_.device).reserved);
     if (run_.ranks().world_size() > 1) rank_times_.take(record);
-    record.eta_s = progress.eta_s;
     run_.resources->fill(record);
     reporters_.write(record);
-    reporters_.show(progress, true);
     run_.state.loss_sum = 0;
     run_.state.loss_weight = 0;
   }
