@@ -65,10 +65,10 @@ MUTATIONS = [
          "return false;"),
         ("src/kernels/attention/attention.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
-        ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
-         "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),
+        ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens.assign(ends.begin(), ends.end());",
+         "batch.cu_seqlens = {0, ends.back()};"),
         ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
-         "batch.cu_seqlens_device = at::tensor({0, ends[parts.cu_seqlens.count - 1]}, at::kInt);")]),
+         "batch.cu_seqlens_device = at::tensor({0, ends.back()}, at::kInt);")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
         ("src/model/projection.cpp", "    parts.push_back(",
          "    if (adapter.path.find(\"q_proj\") != std::string::npos || adapter.path.find(\"k_proj\") != std::string::npos) continue;\n"

@@ -5,9 +5,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <ranges>
+#include <span>
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
@@ -27,14 +26,10 @@ std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights, std::int64_t 
   return soft_bytes + (has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment);
 }
 
-template <class T>
-void put_part(const at::Tensor& host, std::int64_t begin, std::span<const T> values) {
-  std::memcpy(static_cast<char*>(host.data_ptr()) + begin, values.data(), values.size_bytes());
-}
-
-at::Tensor part_of(const at::Tensor& buffer, std::int64_t begin, std::int64_t count, at::ScalarType type) {
-  const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(type));
-  return buffer.narrow(0, begin, bytes).view(type);
+/// A part of a slot in host memory.
+template <class T, class Part>
+std::span<T> span_of(const at::Tensor& host, const Part& part) {
+  return {reinterpret_cast<T*>(static_cast<char*>(host.data_ptr()) + part.begin), static_cast<std::size_t>(part.count)};
 }
 
 data::BatchShape shape_of(const data::MicroBatch& micro_batch) {
@@ -114,17 +109,19 @@ BatchFeed::Parts BatchFeed::cut(const data::BatchClass& batch_class) const {
 }
 
 void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const {
-  put_part(host, parts.ids.begin, micro_batch.ids);
-  put_part(host, parts.positions.begin, micro_batch.positions);
-  put_part(host, parts.cu_seqlens.begin, micro_batch.cu_seqlens);
+  const auto copy = [&]<class T>(std::span<const T> values, const Part& part) {
+    std::ranges::copy(values, span_of<T>(host, part).begin());
+  };
+  copy(micro_batch.ids, parts.ids);
+  copy(micro_batch.positions, parts.positions);
+  copy(micro_batch.cu_seqlens, parts.cu_seqlens);
   if (options_.soft_width > 0 && micro_batch.soft.width > 0) {
-    put_part(host, parts.soft_ids.begin, micro_batch.soft.ids);
-    put_part(host, parts.soft_log_probs.begin, micro_batch.soft.log_probs);
+    copy(micro_batch.soft.ids, parts.soft_ids);
+    copy(micro_batch.soft.log_probs, parts.soft_log_probs);
   }
-  auto* slots =
-      part_of(host, parts.supervised.begin, parts.supervised.count, at::kLong).mutable_data_ptr<std::int64_t>();
-  auto* targets = part_of(host, parts.targets.begin, parts.targets.count, at::kInt).mutable_data_ptr<std::int32_t>();
-  auto* weights = part_of(host, parts.weights.begin, parts.weights.count, at::kFloat).mutable_data_ptr<float>();
+  auto* slots = span_of<std::int64_t>(host, parts.supervised).data();
+  auto* targets = span_of<std::int32_t>(host, parts.targets).data();
+  auto* weights = span_of<float>(host, parts.weights).data();
   for (std::size_t i = 0; i < micro_batch.labels.size(); ++i) {
     if (micro_batch.labels[i] == data::kIgnoredLabel) continue;
     *slots++ = static_cast<std::int64_t>(i);
@@ -132,8 +129,7 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
     if (options_.has_weights) *weights++ = micro_batch.weights.empty() ? 1.0F : micro_batch.weights[i];
   }
   if (options_.has_dropout) {
-    auto* documents = part_of(host, parts.token_document.begin, parts.token_document.count, at::kInt)
-                          .mutable_data_ptr<std::int32_t>();
+    auto* documents = span_of<std::int32_t>(host, parts.token_document).data();
     for (std::size_t d = 0; d + 1 < micro_batch.cu_seqlens.size(); ++d) {
       const auto length = micro_batch.cu_seqlens[d + 1] - micro_batch.cu_seqlens[d];
       documents = std::fill_n(documents, length, micro_batch.document_in_step[d]);
@@ -142,28 +138,22 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
 }
 
 void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const {
-  const auto part = [&]<class T>(const Part& of, T) {
-    const at::ScalarType type = sizeof(T) == sizeof(std::int64_t) ? at::kLong : at::kInt;
-    return std::span<T>(part_of(host, of.begin, of.count, type).template mutable_data_ptr<T>(),
-                        static_cast<std::size_t>(of.count));
-  };
   const auto N = static_cast<std::int64_t>(micro_batch.ids.size()), capacity = parts.ids.count;
   const auto begin = static_cast<std::size_t>(N);
-  std::ranges::fill(part(parts.ids, std::int32_t{}).subspan(begin), 0);
-  std::ranges::fill(part(parts.positions, std::int32_t{}).subspan(begin), 0);  // any position that has a rotation
-  const auto cu_seqlens = part(parts.cu_seqlens, std::int32_t{});
+  std::ranges::fill(span_of<std::int32_t>(host, parts.ids).subspan(begin), 0);
+  std::ranges::fill(span_of<std::int32_t>(host, parts.positions).subspan(begin),
+                    0);  // any position that has a rotation
+  const auto cu_seqlens = span_of<std::int32_t>(host, parts.cu_seqlens);
   std::int64_t end = N;
   for (std::size_t d = micro_batch.cu_seqlens.size(); d < cu_seqlens.size(); ++d) {
     end = std::min(end + data::kFillerTokens, capacity);
     cu_seqlens[d] = static_cast<std::int32_t>(end);
   }
   const auto trained = static_cast<std::size_t>(micro_batch.num_supervised);
-  std::ranges::fill(part(parts.supervised, std::int64_t{}).subspan(trained), kNoSlot);
-  std::ranges::fill(part(parts.targets, std::int32_t{}).subspan(trained), kernels::kNoTarget);
-  if (options_.has_weights) {
-    part_of(host, parts.weights.begin, parts.weights.count, at::kFloat).slice(0, micro_batch.num_supervised).zero_();
-  }
-  if (options_.has_dropout) std::ranges::fill(part(parts.token_document, std::int32_t{}).subspan(begin), 0);
+  std::ranges::fill(span_of<std::int64_t>(host, parts.supervised).subspan(trained), kNoSlot);
+  std::ranges::fill(span_of<std::int32_t>(host, parts.targets).subspan(trained), kernels::kNoTarget);
+  if (options_.has_weights) std::ranges::fill(span_of<float>(host, parts.weights).subspan(trained), 0.0F);
+  if (options_.has_dropout) std::ranges::fill(span_of<std::int32_t>(host, parts.token_document).subspan(begin), 0);
 }
 
 void BatchFeed::send(Slot& slot, std::int64_t bytes) {
@@ -237,18 +227,16 @@ const BatchFeed::Slot& BatchFeed::put(const data::MicroBatch& micro_batch, const
 
 void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {
   if (!options_.trains_embedding) return;
-  const auto* const ids = part_of(host, parts.ids.begin, parts.ids.count, at::kInt).const_data_ptr<std::int32_t>();
-  put_part<std::int32_t>(host, parts.order.begin,
-                         kernels::order_by_id({ids, static_cast<std::size_t>(parts.ids.count)}));
+  const auto order = kernels::order_by_id(span_of<const std::int32_t>(host, parts.ids));
+  std::ranges::copy(order, span_of<std::int32_t>(host, parts.order).begin());
 }
 
 model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts,
                                  std::int64_t longest, std::int64_t num_supervised) const {
   const auto view = [&](const Part& part, at::ScalarType type) {
-    return part_of(memory, part.begin, part.count, type);
+    return memory.narrow(0, part.begin, part.count * static_cast<std::int64_t>(c10::elementSize(type))).view(type);
   };
-  const auto* const ends =
-      part_of(host, parts.cu_seqlens.begin, parts.cu_seqlens.count, at::kInt).const_data_ptr<std::int32_t>();
+  const auto ends = span_of<const std::int32_t>(host, parts.cu_seqlens);
   model::Batch batch;
   batch.ids = view(parts.ids, at::kInt);
   batch.positions = view(parts.positions, at::kInt);
@@ -260,7 +248,7 @@ model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& hos
     batch.soft.log_probs = view(parts.soft_log_probs, at::kFloat).view({-1, options_.soft_width});
   }
   batch.num_supervised = num_supervised;
-  batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);
+  batch.cu_seqlens.assign(ends.begin(), ends.end());
   batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);
   batch.max_document_tokens = longest;
   if (options_.trains_embedding) batch.order = view(parts.order, at::kInt);

@@ -39,13 +39,10 @@ class BatchFeed {
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
-  /// Enqueues the copy of a micro-batch and returns it as a batch on the device. The batch is valid until the next
-  /// put(); on a GPU, work enqueued on the current stream before that put() may still read it. Does not wait. The
-  /// caller sets dropout.keys.
-  model::Batch put(const data::MicroBatch& micro_batch) { return put(micro_batch, -1); }
-
-  /// The same, padded to options.classes[class_index] and always at the same addresses. -1 means no padding.
-  model::Batch put(const data::MicroBatch& micro_batch, int class_index);
+  /// Enqueues the copy of a micro-batch and returns it as a batch on the device: padded to options.classes[class_index],
+  /// then always at the same addresses, or with -1 as it is. The batch is valid until the next put(); on a GPU, work
+  /// enqueued on the current stream before that put() may still read it. Does not wait. The caller sets dropout.keys.
+  model::Batch put(const data::MicroBatch& micro_batch, int class_index = -1);
 
   /// The same for an evaluation micro-batch: without dropout, and padded to the class of options.eval_classes that it
   /// fits, if any. The list of supervised tokens is not padded.
