@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -30,6 +31,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kLeastSeqLen = 256;
+constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // CUDA's, on an otherwise idle GPU
+constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
+constexpr double kGiB = 1 << 30;
 constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // larger ones hardly speed up matrix products
 
 /// Token counts per micro-batch to try on a GPU, largest first; only one if micro_batch_size is given.
@@ -241,16 +245,13 @@ std::vector<PinnedKey> pinned_keys(const RunFacts& facts) {
   return pinned;
 }
 
-/// The number of layers that are decoded in each pass.
-std::int64_t num_streamed(const model::BaseStorage& base, const RunSpec& spec) {
-  const auto num_layers = std::ssize(spec.recompute);
-  return base.empty() ? 0 : num_layers - std::min(num_layers, spec.decoded_layers);
-}
-
 /// What a spec does more than once per micro-batch or moves over the bus.
 std::array<std::int64_t, 4> extra_work(const RunFacts& facts, const RunSpec& spec) {
-  return {static_cast<std::int64_t>(spec.recompute.front()), num_streamed(facts.base, spec),
-          spec.offload_inputs ? 1 : 0, spec.mlp_tile_tokens > 0 ? 1 : 0};
+  const std::int64_t num_layers = std::ssize(spec.recompute);
+  const std::int64_t num_decoded_again =
+      facts.base.empty() ? 0 : num_layers - std::min(num_layers, spec.decoded_layers);
+  return {static_cast<std::int64_t>(spec.recompute.front()), num_decoded_again, spec.offload_inputs ? 1 : 0,
+          spec.mlp_tile_tokens > 0 ? 1 : 0};
 }
 
 /// Returns false if the memory of a GPU is too small.
@@ -310,13 +311,7 @@ std::optional<RunSpec> decide_if_fits(const RunFacts& facts) {
 
 std::string to_json(const RunSpec& spec) { return json(spec).dump(-1, ' ', false, json::error_handler_t::replace); }
 
-RunSpec parse_run_spec(const std::string& text) {
-  try {
-    return json::parse(text).get<RunSpec>();
-  } catch (const std::exception& error) {
-    throw FormatError("run spec", std::string("was not written by this program: ") + error.what());
-  }
-}
+RunSpec parse_run_spec(const std::string& text) { return json::parse(text).get<RunSpec>(); }
 
 std::vector<std::string> ways_to_fit(const RunFacts& facts) {
   std::vector<std::string> ways, changes;
@@ -390,6 +385,61 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
                     format_bytes(facts.memory_bytes)));
   }
   return lines;
+}
+
+RunFacts facts_on(const RunFacts& facts, const device::GpuFacts& gpu) {
+  RunFacts there = facts;
+  const auto total = static_cast<std::int64_t>(gpu.memory_gib * kGiB);
+  there.is_cuda = true;
+  there.memory_bytes = memory_budget(total, total - kContextBytes);
+  there.host_bytes = kHostBytes;
+  there.num_multiprocessors = gpu.num_multiprocessors;
+  there.algorithms.clear();
+  return there;
+}
+
+RunSpec decide_smallest(const RunFacts& facts) {
+  Profile profile = facts.profile;
+  if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = 1;
+  if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto)
+    profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+  if (!profile.model.decoded_layers) profile.model.decoded_layers = 0;
+  RunFacts unlimited = with_profile(facts, profile);
+  unlimited.memory_bytes = unlimited.host_bytes = std::numeric_limits<std::int64_t>::max() / 2;
+  return decide(unlimited);
+}
+
+Profile with_least_memory(Profile profile) {
+  profile.schedule.micro_batch_size = profile.schedule.eval_micro_batch_size = 1;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+  profile.run.activation_offload = ActivationOffload::kAuto;
+  profile.run.mlp_tile_tokens.reset();
+  profile.model.decoded_layers = 0;
+  return profile;
+}
+
+std::int64_t least_bytes(const RunFacts& facts) {
+  const Profile profile = with_least_memory(facts.profile);
+  const RunFacts least = with_profile(facts, profile);
+  RunSpec spec = decide_smallest(least);
+  spec.loss_chunk_bytes = kLeastLossChunkBytes;
+  std::int64_t bytes = spec.memory.total();
+  for (const bool offloads : {false, true}) {
+    for (const std::int64_t tile : {std::int64_t{0}, auto_mlp_tile_tokens(facts.max_seq_len)}) {
+      spec.offload_inputs = offloads;
+      spec.mlp_tile_tokens = tile;
+      const MemoryPlan plan = plan_memory(least, spec);
+      if (plan.host <= facts.host_bytes) bytes = std::min(bytes, plan.total());
+    }
+  }
+  return bytes;
+}
+
+std::string misfit(const RunFacts& facts, const device::GpuFacts& gpu) {
+  const RunFacts there = facts_on(facts, gpu);
+  if (decide_if_fits(there)) return {};
+  return fmt::format("the run needs {}, but one {} may use {}: {}", format_bytes(decide_smallest(there).memory.total()),
+                     gpu.name, format_bytes(there.memory_bytes), ways_on(there));
 }
 
 }  // namespace lora_train::plan

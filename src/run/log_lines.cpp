@@ -13,7 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/data/first_examples.h"
 #include "lora_train/device/host.h"
-#include "lora_train/plan/target_gpu.h"
+#include "lora_train/plan/run_spec.h"
 #include "lora_train/storage/run_names.h"
 #include "rank_agreement.h"
 

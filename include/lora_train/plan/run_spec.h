@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lora_train/data/prepare.h"
+#include "lora_train/device/gpu_table.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/setup/setup.h"
@@ -109,7 +110,7 @@ bool pad_rows(const RunFacts& facts, RunSpec& spec);
 /// Sets loss_chunk_bytes and the planned memory of the loss head.
 void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec);
 
-/// Convert to one line of JSON and back. parse_run_spec throws FormatError for text that to_json did not write.
+/// Convert to one line of JSON and back, for other ranks of the same program.
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);
 
@@ -124,5 +125,25 @@ std::string ways_on(const RunFacts& facts);
 /// that the profile sets although a micro-batch of the same size fits without it and with less recomputation or
 /// decoding. Empty on a CPU.
 std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec);
+
+// Runs on GPUs of other machines.
+
+/// The facts of the same run on such GPUs. Subtracts CUDA's context from the memory, as the driver would.
+RunFacts facts_on(const RunFacts& facts, const device::GpuFacts& gpu);
+
+/// The spec from decide() on a GPU with unlimited memory, for the smallest run that still does what the profile asks
+/// for: rows one at a time, fully recomputed, quantised layers decoded when used.
+RunSpec decide_smallest(const RunFacts& facts);
+
+/// The profile with all keys that trade time for memory set to the least memory: rows one at a time, fully recomputed,
+/// no quantised layer kept decoded. Keeps what is trained, and the precision.
+Profile with_least_memory(Profile profile);
+
+/// The least GPU memory in which decide() could fit the run of with_least_memory(), tiled and offloaded if that helps.
+std::int64_t least_bytes(const RunFacts& facts);
+
+/// Says why the run does not fit its target GPU, and what to change: "the run needs 82.1 GiB, but one H100 may use
+/// 77.0 GiB: use micro_batch_size: auto". Empty if it fits.
+std::string misfit(const RunFacts& facts, const device::GpuFacts& gpu);
 
 }  // namespace lora_train::plan

@@ -1,11 +1,10 @@
 // What is said of runs on GPUs that are not here.
-#include "lora_train/plan/target_gpu.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/plan/run_spec.h"
 
 namespace lora_train::plan {
 namespace {
