@@ -130,7 +130,7 @@ void add_times(const std::vector<TimedStep>& steps, BenchResult& result) {
   for (const auto& step : steps) {
     for (const auto& call : step.calls) {
       const double ms = call.duration_us / 1e3 / static_cast<double>(steps.size());
-      const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)]);
+      const std::string class_name = name_of(call.work_class);
       add(result.classes, class_name, ms);
       add(result.kernels, fmt::format("{} {}", class_name, call.name), ms);
     }
@@ -183,22 +183,9 @@ void measure_idle_and_classes(const BenchRequest& request, run::Run& run, BenchR
   if (!request.trace.empty()) write_chrome_trace(request.trace, profiled.back(), "lora-train bench " + request.shape);
 }
 
-std::string name_of(WorkClass work_class) {
-  return std::string(kernels::kWorkClassNames[static_cast<std::size_t>(work_class)]);
-}
-
 // ---- counting -------------------------------------------------------------------------------------------------------
 
-/// Runs a step of the real code on the meta device.
-void count_step(BenchRun& bench, std::int64_t step) {
-  run::Run& run = bench.run;
-  const data::StepPlan plan = run.plan->step(step);
-  run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
-  run::wait_for_step(*run.context, plan);
-}
-
-void name_buffers(BenchRun& bench, WorkCounter& counter) {
-  run::Run& run = bench.run;
+void name_buffers(const run::Run& run, WorkCounter& counter) {
   for (std::int64_t i = 0; i < run.files.config.num_layers; ++i) {
     const model::AcquiredLayer layer(*run.model.weights, i, model::Pass::kForward);
     for (const model::BlockWeights& block : *layer) {
@@ -280,9 +267,10 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   const plan::PlannedBytes planned =
       plan::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
   WorkCounter counter;
-  name_buffers(*bench, counter);
+  name_buffers(run, counter);
   counter.reset();  // naming the layers of a quantised base decoded them
-  count_step(*bench, 1);
+  run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
+  run::wait_for_step(*run.context, plan);
   BenchResult result;
   result.shape = request.shape;
   result.device = "none: counted on the meta device";

@@ -109,19 +109,14 @@ void plan_data(run::Run& run, const BenchRequest& request) {
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(run.profile(), run.data, run.spec.sizes()));
 }
 
-run::OpenedRun open(const run::TrainRequest& train, const BenchRequest& request) {
+run::OpenedRun open(const run::TrainRequest& train, const BenchRequest& request, bool starts_device) {
   run::OpenedRun run(train);
   run.files.config = model::known_shape(request.shape);
   run.files.base = plan::base_storage(run.profile().model, run.files.config);
   run.data.max_seq_len = *run.profile().data.max_seq_len;
   model::check_rope_supported(run.files.config, run.data.max_seq_len);
   run.adapters = plan::choose_adapters(run.profile(), run.files);
-  return run;
-}
-
-run::OpenedRun open_on_device(const run::TrainRequest& train, const BenchRequest& request) {
-  run::OpenedRun run = open(train, request);
-  run.device = plan::start_device(run.profile(), run.files.config);
+  if (starts_device) run.device = plan::start_device(run.profile(), run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? run::kMaxStepsInFlight : 0;
   return run;
 }
@@ -152,18 +147,19 @@ void build_meta(run::Run& run, const BenchRequest& request, const BenchRun* like
 
 }  // namespace
 
-BenchRun::BenchRun(const BenchRequest& requested, const Open& open, const std::function<void(run::Run&)>& build)
-    : request{bench_profile(requested), {}, {}}, run(open(request, requested), build) {}
+BenchRun::BenchRun(const BenchRequest& requested, bool starts_device, const std::function<void(run::Run&)>& build)
+    : request{bench_profile(requested), {}, {}}, run(open(request, requested, starts_device), build) {}
 
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   const auto build_again = [&](run::Run& run) { build(run, request); };
-  auto bench = std::make_unique<BenchRun>(request, open_on_device, build_again);
+  auto bench = std::make_unique<BenchRun>(request, /*starts_device=*/true, build_again);
   run::prepare_steps(bench->run, [&] { build_again(bench->run); });
   return bench;
 }
 
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like) {
-  return std::make_unique<BenchRun>(request, open, [&](run::Run& run) { build_meta(run, request, like); });
+  return std::make_unique<BenchRun>(request, /*starts_device=*/false,
+                                    [&](run::Run& run) { build_meta(run, request, like); });
 }
 
 plan::StepLoad sizes_of(const run::Run& run, const data::StepPlan& plan) {

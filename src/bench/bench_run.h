@@ -11,8 +11,7 @@ namespace lora_train::bench {
 
 /// Not movable, because the run refers to the request.
 struct BenchRun {
-  using Open = std::function<run::OpenedRun(const run::TrainRequest& train, const BenchRequest& requested)>;
-  BenchRun(const BenchRequest& requested, const Open& open, const std::function<void(run::Run&)>& build);
+  BenchRun(const BenchRequest& requested, bool starts_device, const std::function<void(run::Run&)>& build);
   BenchRun(const BenchRun&) = delete;
   BenchRun& operator=(const BenchRun&) = delete;
 

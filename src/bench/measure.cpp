@@ -267,9 +267,8 @@ void WorkCounter::end(const kernels::Work& work) {
 }
 
 void WorkCounter::add(const kernels::Work& work) {
-  const auto index = static_cast<std::size_t>(work.work_class);
-  const std::string class_name(kernels::kWorkClassNames[index]), kernel = fmt::format("{} {}", class_name, work.name);
-  add_call(class_name, work, classes_[index]);
+  const std::string class_name = name_of(work.work_class), kernel = fmt::format("{} {}", class_name, work.name);
+  add_call(class_name, work, classes_[static_cast<std::size_t>(work.work_class)]);
   add_call(kernel, work, kernels_[kernel]);
   for (const auto& operand : work.operands) {
     if (work.work_class == kernels::WorkClass::kGemm && operand.name == "residual")
@@ -360,14 +359,13 @@ void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step
   using Json = nlohmann::ordered_json;
   Json events = Json::array();
   events.push_back({{"ph", "M"}, {"pid", 1}, {"tid", 1}, {"name", "process_name"}, {"args", {{"name", title}}}});
-  const auto complete = [](const std::string& name, std::string_view category, double start_us, double duration_us) {
+  const auto complete = [](const std::string& name, const std::string& category, double start_us, double duration_us) {
     return Json{{"ph", "X"},       {"pid", 1},       {"tid", 1},          {"name", name},
                 {"cat", category}, {"ts", start_us}, {"dur", duration_us}};
   };
   for (const auto& span : step.spans) events.push_back(complete(span.name, "step", span.start_us, span.duration_us));
   for (const auto& call : step.calls) {
-    events.push_back(complete(call.name, kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)],
-                              call.start_us, call.duration_us));
+    events.push_back(complete(call.name, name_of(call.work_class), call.start_us, call.duration_us));
     events.back()["args"] = {{"bytes_read", call.bytes_read},
                              {"bytes_written", call.bytes_written},
                              {"flops", call.flops},

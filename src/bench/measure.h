@@ -25,6 +25,10 @@
 
 namespace lora_train::bench {
 
+inline std::string name_of(kernels::WorkClass work_class) {
+  return std::string(kernels::kWorkClassNames[static_cast<std::size_t>(work_class)]);
+}
+
 /// The work recorder while it lives. Counts LibTorch operations outside of kernels as class copy, under their own names
 /// ("aten::zero_"), except views and empty buffers. Only for meta and CPU tensors: it would slow down a step on a GPU.
 class WorkCounter : public kernels::WorkRecorder {

@@ -26,8 +26,16 @@
 namespace lora_train::bench {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kTimedCalls = 3;
-constexpr std::chrono::seconds kNcclPatience(60);  // the first connection of 8 GPUs takes seconds
+constexpr std::chrono::seconds kNcclPatience(60);            // the first connection of 8 GPUs takes seconds
+constexpr std::int64_t kNumFloats = std::int64_t{16} << 20;  // large enough to be limited by the links
+constexpr int kNumCalls = 5;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 Outputs copies(const Outputs& tensors) {
   Outputs made;
@@ -58,10 +66,10 @@ double time_us(const Place& place, const Call& call, Outputs& outputs) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTimedCalls; ++i) {
     plan::wait_for({place.device});
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     call(outputs);
     plan::wait_for({place.device});
-    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, us_since(start));
   }
   return best;
 }
@@ -80,81 +88,13 @@ OutputError error_of(const Case& c, const at::Tensor& got, const at::Tensor& wan
           fmt::format("wrong result, worst in document {} of {}", worst.document + 1, c.cu_seqlens.size() - 1)};
 }
 
-}  // namespace
-
-KernelCheck run_case(const Place& place, const Case& c) {
-  KernelCheck check;
-  check.name = fmt::format("{} {}", c.name, dtype_name(place.dtype));
-  check.shape = c.shape;
-  check.tolerance = tolerance(place.dtype);
-  try {
-    Outputs got = copies(c.outputs), want = copies(c.outputs);
-    c.own(got);
-    c.reference(want);
-    OutputError worst;
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const OutputError found = error_of(c, got[i], want[i]);
-      if (found.error > worst.error) worst = found;
-    }
-    check.max_error = worst.error;
-    check.passed = !want.empty() && check.max_error <= check.tolerance;
-    if (!check.passed) check.note = worst.note;
-    check.own_us = time_us(place, c.own, got);
-    check.reference_us = time_us(place, c.reference, want);
-  } catch (const std::exception& error) {
-    check.note = first_line(error);
-    check.passed = false;
-  }
-  return check;
-}
-
-namespace {
-
 /// Computes fp32 products in full precision: TF32 would hide errors.
-at::Device start(const DoctorRequest& request) {
+at::Device start_device(const DoctorRequest& request) {
   if (!request.use_cuda) return at::kCPU;
   Profile profile;
   profile.run.device = Device::kCuda;
   profile.run.tf32 = false;
   return plan::start_device(profile, {}).device;
-}
-
-}  // namespace
-
-std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
-  const at::Device device = start(request);
-  at::manual_seed(42);
-  std::vector<KernelCheck> checks;
-  const auto add = [&](const KernelCheck& check) {
-    checks.push_back(check);
-    if (request.on_check) request.on_check(check);
-  };
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const Place place{device, dtype};
-    const auto run = [&](const Case& c) { add(run_case(place, c)); };
-    try {
-      make_layer_cases(place, run);
-      make_step_cases(place, run);
-    } catch (const std::exception& error) {  // the device is broken or out of memory
-      KernelCheck check;
-      check.name = std::string("inputs of the kernels ") + dtype_name(dtype);
-      check.note = first_line(error);
-      add(check);
-    }
-  }
-  if (request.use_cuda) add(check_nccl(kNcclPatience));
-  return checks;
-}
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::int64_t kNumFloats = std::int64_t{16} << 20;  // large enough to be limited by the links
-constexpr int kNumCalls = 5;
-
-double us_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
 /// The ranks of the check. If one fails, all end.
@@ -234,6 +174,57 @@ class GpuThreads {
 };
 
 }  // namespace
+
+KernelCheck run_case(const Place& place, const Case& c) {
+  KernelCheck check;
+  check.name = fmt::format("{} {}", c.name, dtype_name(place.dtype));
+  check.shape = c.shape;
+  check.tolerance = tolerance(place.dtype);
+  try {
+    Outputs got = copies(c.outputs), want = copies(c.outputs);
+    c.own(got);
+    c.reference(want);
+    OutputError worst;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const OutputError found = error_of(c, got[i], want[i]);
+      if (found.error > worst.error) worst = found;
+    }
+    check.max_error = worst.error;
+    check.passed = !want.empty() && check.max_error <= check.tolerance;
+    if (!check.passed) check.note = worst.note;
+    check.own_us = time_us(place, c.own, got);
+    check.reference_us = time_us(place, c.reference, want);
+  } catch (const std::exception& error) {
+    check.note = first_line(error);
+    check.passed = false;
+  }
+  return check;
+}
+
+std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
+  const at::Device device = start_device(request);
+  at::manual_seed(42);
+  std::vector<KernelCheck> checks;
+  const auto add = [&](const KernelCheck& check) {
+    checks.push_back(check);
+    if (request.on_check) request.on_check(check);
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Place place{device, dtype};
+    const auto run = [&](const Case& c) { add(run_case(place, c)); };
+    try {
+      make_layer_cases(place, run);
+      make_step_cases(place, run);
+    } catch (const std::exception& error) {  // the device is broken or out of memory
+      KernelCheck check;
+      check.name = std::string("inputs of the kernels ") + dtype_name(dtype);
+      check.note = first_line(error);
+      add(check);
+    }
+  }
+  if (request.use_cuda) add(check_nccl(kNcclPatience));
+  return checks;
+}
 
 KernelCheck check_nccl(std::chrono::seconds patience) {
   const int num_gpus = kernels::cuda_library()->num_devices();

@@ -20,7 +20,6 @@
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
 #include "lora_train/plan/setup/setup.h"
-#include "lora_train/plan/target_gpu.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 #include "measured_rates.h"
@@ -227,6 +226,20 @@ double num_evaluations(const Profile& profile, const Steps& planned) {
     count = std::ceil(steps / std::max(1.0, std::ceil(cadence.value * steps)));
   if (cadence.kind == Cadence::Kind::kEpoch) count = std::ceil(steps / planned.of_epoch);
   return count + (profile.run.eval_on_start ? 1 : 0);
+}
+
+/// Seconds to sum `num_parameters` fp32 gradients over a ring of GPUs. 0 for one GPU.
+double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters) {
+  if (num_gpus == 1) return 0;
+  const double moved = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(num_parameters) * sizeof(float);
+  return moved / (gpu.link_gb_s * 1e9);
+}
+
+/// The least seconds for an evaluation of `load`.
+double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::StepLoad& load) {
+  const plan::RequiredFlops flops = plan::required_flops(facts.config, facts.adapters, load);
+  return (flops.linears + flops.head + flops.lora) / 2 / rates.gemm_flops_per_s +
+         plan::kForwardOfAttention * flops.attention / rates.attention_forward_flops_per_s;
 }
 
 /// The forecast of a run on given GPUs.

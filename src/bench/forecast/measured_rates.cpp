@@ -64,18 +64,6 @@ BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
   return rates;
 }
 
-double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters) {
-  if (num_gpus == 1) return 0;
-  const double moved = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(num_parameters) * sizeof(float);
-  return moved / (gpu.link_gb_s * 1e9);
-}
-
-double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::StepLoad& load) {
-  const plan::RequiredFlops flops = plan::required_flops(facts.config, facts.adapters, load);
-  return (flops.linears + flops.head + flops.lora) / 2 / rates.gemm_flops_per_s +
-         plan::kForwardOfAttention * flops.attention / rates.attention_forward_flops_per_s;
-}
-
 BenchRates assumed_rates() {
   BenchRates rates;
   rates.gemm_flops_per_s = 790e12;

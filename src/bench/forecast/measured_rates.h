@@ -13,7 +13,6 @@
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/plan/run_spec.h"
 #include "lora_train/plan/step_time.h"
 
 namespace lora_train::bench {
@@ -39,12 +38,6 @@ class Calibrations {
 /// The rates of products in the run's precision, of attention and of memory: measured ones if `bench --measure-rates`
 /// has stored them for this GPU, else those of the table. Throws ConfigError for a CPU without stored rates.
 BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile);
-
-/// Seconds to sum `num_parameters` fp32 gradients over a ring of GPUs. 0 for one GPU.
-double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters);
-
-/// The least seconds for an evaluation of `load`.
-double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::StepLoad& load);
 
 /// Assumed rates of an H200 with FlashAttention 2, not measured with this program.
 BenchRates assumed_rates();

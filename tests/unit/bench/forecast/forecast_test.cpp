@@ -16,6 +16,7 @@
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/memory_plan.h"
+#include "lora_train/plan/run_spec.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 
