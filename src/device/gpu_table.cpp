@@ -123,8 +123,8 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("{}: GPU {}", file.string(), i + 1);
     const GpuFacts gpu = read_entry(list[i], where);
-    const auto is_same = [&](const GpuFacts& other) { return other.name == gpu.name; };
-    if (std::any_of(table.begin(), table.end(), is_same)) throw FormatError(where, "duplicate name \"{}\"", gpu.name);
+    if (std::ranges::count(table, gpu.name, &GpuFacts::name) > 0)
+      throw FormatError(where, "duplicate name \"{}\"", gpu.name);
     table.push_back(gpu);
   }
   return table;
@@ -155,8 +155,7 @@ std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::strin
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {
   for (const GpuFacts& gpu : more) {
-    const auto old =
-        std::find_if(table.begin(), table.end(), [&](const auto& other) { return other.name == gpu.name; });
+    const auto old = std::ranges::find(table, gpu.name, &GpuFacts::name);
     if (old == table.end()) {
       table.push_back(gpu);
     } else {

@@ -37,8 +37,7 @@ constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template"
                                      "overlength", "on_bad_row", "val_set_size",  "drop_duplicates", "seed"};
 
 bool is_allowed(const OpenedRun& run, const char* key) {
-  const auto& keys = run.request.allow_changed;
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+  return std::ranges::count(run.request.allow_changed, key) > 0;
 }
 
 /// Throws unless the inputs are those that the checkpoint was trained on. run_folder/output_folder compares the
@@ -58,8 +57,7 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
     refuse("a different tokenizer: its files have changed.", "model");
   if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template"))
     refuse("a different chat template: its text has changed.", "chat_template");
-  const bool may_data_differ =
-      std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) { return is_allowed(run, key); });
+  const bool may_data_differ = std::ranges::any_of(kDataKeys, [&](const char* key) { return is_allowed(run, key); });
   if (old.data != now.data && !may_data_differ) {
     refuse("different data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
   }
@@ -311,26 +309,12 @@ void allocate(Run& run) {
   const model::Trainables& parameters = *run.model.parameters;
   run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.blocks(), parameters.values.device());
   run.context = std::make_unique<StepContext>(
-      StepContext{run.data.train,
-                  *run.model.decoder,
-                  *run.model.parameters,
-                  *run.model.weights,
-                  *run.activations,
-                  *run.loss_head,
-                  *run.feed,
-                  *run.scalars,
-                  *run.optimizer,
-                  run.device.ranks.get(),
-                  profile.objective,
+      StepContext{run.data.train, *run.model.decoder, *run.model.parameters, *run.model.weights, *run.activations,
+                  *run.loss_head, *run.feed, *run.scalars, *run.optimizer, run.device.ranks.get(), profile.objective,
                   optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule, spec.global_batch_size,
                                           run.plan->total_steps()),
-                  optim::adamw_options(profile.optimizer),
-                  profile.optimizer.max_grad_norm,
-                  spec.seed,
-                  dropout_paths,
-                  make_token_buffers(objective, max_tokens, parameters.values.device()),
-                  {},
-                  false});
+                  optim::adamw_options(profile.optimizer), profile.optimizer.max_grad_norm, spec.seed, dropout_paths,
+                  make_token_buffers(objective, max_tokens, parameters.values.device())});
 }
 
 plan::LoadOptions load_options(const Run& run) {

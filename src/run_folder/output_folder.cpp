@@ -112,8 +112,7 @@ bool is_limit(const std::string& key) { return key == "num_epochs" || key == "ma
 
 bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
   if (shapes_tensors(difference.key)) return difference.allowed_on_resume;
-  return difference.allowed_on_resume ||
-         std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
+  return difference.allowed_on_resume || std::ranges::count(request.allow_changed, difference.key) > 0;
 }
 
 std::string line_of(const ProfileDifference& difference) {
@@ -203,7 +202,7 @@ std::optional<std::string> result_there(const fs::path& folder, const OutputRequ
 /// A run that goes back deletes its later checkpoints, which must not happen as a side effect.
 void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& folder) {
   const char* const key = "resume_from_checkpoint";
-  if (std::count(request.allow_changed.begin(), request.allow_changed.end(), key) > 0) return;
+  if (std::ranges::count(request.allow_changed, key) > 0) return;
   const std::string& resume = request.profile.run.resume_from_checkpoint;
   const std::int64_t step = describe(resume).state.step;
   const auto newest = newest_good(folder);
