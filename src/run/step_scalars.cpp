@@ -9,8 +9,6 @@
 
 namespace lora_train::run {
 
-static_assert(sizeof(RankFigures) == kNumRankFigures * sizeof(double));
-
 StepScalars::StepScalars(const plan::RunDevice& device, std::int64_t num_dropout_keys, std::int64_t num_ranks)
     : run_device_(device), figures_of_ranks_(static_cast<std::size_t>(num_ranks)), slots_(kMaxStepsInFlight + 1) {
   scalars_ = at::zeros({optim::kNumStepScalars}, at::TensorOptions(at::kDouble).device(device.device));

@@ -21,19 +21,6 @@ using nlohmann::json;
 
 constexpr int kVersion = 2;
 
-/// The manifest without its hash.
-json to_object(const Manifest& manifest) {
-  json files = json::object();
-  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
-  json prints;
-  put_fields(prints, manifest.fingerprints);
-  return {{"files", files},
-          {"fingerprints", prints},
-          {"step", manifest.step},
-          {"version", kVersion},
-          {"world_size", manifest.world_size}};
-}
-
 Manifest from_object(const json& object, const std::string& where) {
   Manifest manifest;
   manifest.step = whole_number(object, "step", where);
@@ -68,7 +55,14 @@ std::int64_t whole_number(const json& object, const char* key, const std::string
 }
 
 std::string to_json(const Manifest& manifest) {
-  json object = to_object(manifest);
+  json files = json::object(), prints;
+  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
+  put_fields(prints, manifest.fingerprints);
+  json object = {{"files", files},
+                 {"fingerprints", prints},
+                 {"step", manifest.step},
+                 {"version", kVersion},
+                 {"world_size", manifest.world_size}};
   object["xxh128"] = hash128_hex(object.dump());
   return object.dump(2) + "\n";
 }

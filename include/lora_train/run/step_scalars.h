@@ -31,7 +31,7 @@ struct RankFigures {
   double cpu_s = 0, energy_wh = 0;           ///< report::Usage of the rank; -1 if unknown
   double gpu_watched_s = 0, gpu_busy_s = 0;  ///< the same
 };
-constexpr std::int64_t kNumRankFigures = 8;
+constexpr std::int64_t kNumRankFigures = sizeof(RankFigures) / sizeof(double);
 
 /// Not thread-safe.
 class StepScalars {

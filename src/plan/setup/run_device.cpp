@@ -78,8 +78,8 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
       device, gpu.name, gpu.num_multiprocessors, gpu.uuid, system.driver_version, static_cast<int>(system.gpus.size())};
 }
 
-/// Keys in the profile that only have an effect on a GPU.
-std::vector<std::string> keys_for_gpus(const Profile& profile) {
+/// Logs in one line which given keys have no effect on a CPU.
+void log_cpu(const Profile& profile) {
   const RunSection& run = profile.run;
   const std::pair<const char*, bool> settings[] = {
       {"tf32", run.tf32},
@@ -92,13 +92,7 @@ std::vector<std::string> keys_for_gpus(const Profile& profile) {
   for (const auto& [key, is_asked_for] : settings) {
     if (is_asked_for && profile.is_given(key)) keys.emplace_back(key);
   }
-  return keys;
-}
-
-/// Logs all differences on a CPU in one line.
-void log_cpu(const Profile& profile) {
-  std::vector<std::string> keys = keys_for_gpus(profile);
-  const bool is_found = profile.run.device == Device::kAuto;
+  const bool is_found = run.device == Device::kAuto;
   if (keys.empty() && !is_found) return;
   if (keys.empty()) keys = {"cuda_graphs", "tf32"};
   log_info("device: CPU{}; GPU settings ({}) have no effect",

@@ -34,10 +34,6 @@ void ignore(const std::string& where, const std::string& reason) { log_info("tun
 
 std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
 
-std::string file_name(const TuningMachine& machine) {
-  return fmt::format("tuning-{}-{}.json", name_in_file(machine.gpu), hash128_hex(machine.versions).substr(0, 12));
-}
-
 /// Measures the time between two events on the current stream. Short work is repeated, and the mean is returned.
 kernels::Stopwatch cuda_stopwatch(const RunDevice& device) {
   constexpr double kShortMs = 0.2;  // below this, the cost of events and launches matters
@@ -65,10 +61,8 @@ std::unique_ptr<RunTuning> make_tuning(const RunDevice& device, const std::strin
 }  // namespace
 
 TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVersions& versions) {
-  const auto part = [](const char* name, int version) { return fmt::format("{} {}", name, version); };
-  return {gpu_name, fmt::format("{}, {}, {}, {}, {}", part("cublasLt", versions.cublas_lt),
-                                part("cuDNN", versions.cudnn), part("runtime", versions.runtime),
-                                part("driver", versions.driver), part("lora-train", kTuningVersion))};
+  return {gpu_name, fmt::format("cublasLt {}, cuDNN {}, runtime {}, driver {}, lora-train {}", versions.cublas_lt,
+                                versions.cudnn, versions.runtime, versions.driver, kTuningVersion)};
 }
 
 std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {
@@ -115,7 +109,8 @@ fs::path cache_folder() {
 
 fs::path tuning_cache_file(const TuningMachine& machine) {
   const fs::path folder = cache_folder();
-  return folder.empty() ? fs::path() : folder / file_name(machine);
+  const std::string versions = hash128_hex(machine.versions).substr(0, 12);
+  return folder.empty() ? fs::path() : folder / fmt::format("tuning-{}-{}.json", name_in_file(machine.gpu), versions);
 }
 
 TuningTable read_tuning_cache(const fs::path& file, const TuningMachine& machine) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/loss_head.h"
@@ -139,12 +140,11 @@ std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised
                                  int num_multiprocessors) {
   constexpr std::int64_t kTileRows = 128, kTileColumns = 256;
   const std::int64_t V = head.size(0), D = head.size(1), blocks = std::max(num_multiprocessors, 1);
-  const auto up = [](std::int64_t count, std::int64_t step) { return (count + step - 1) / step; };
   const auto rounds = [&](std::int64_t m, std::int64_t n) {
-    return up(up(m, kTileRows) * up(n, kTileColumns), blocks);
+    return ceil_div(ceil_div(m, kTileRows) * ceil_div(n, kTileColumns), blocks);
   };
   // Each round of [m, D] x [D, V] takes D steps, each of [m, V] x [V, D] takes V.
-  const auto cost = [&](std::int64_t m) { return up(supervised, m) * (rounds(m, V) * D + rounds(m, D) * V); };
+  const auto cost = [&](std::int64_t m) { return ceil_div(supervised, m) * (rounds(m, V) * D + rounds(m, D) * V); };
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
   const auto best = std::min_element(rows.rbegin(), rows.rend(),  // among equals, the largest
                                      [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
