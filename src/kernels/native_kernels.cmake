@@ -1,12 +1,12 @@
 # The native CUDA kernels, without torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
-# compiler for tests, where launch.h emulates the GPU.
+# compiler for tests, where tests/support/on_cpu.h emulates the GPU.
 set(LT_NATIVE_KERNELS adamw/adamw_8bit_cuda.cu adamw/adamw_cuda.cu attention/ragged_cuda.cu cast/cast_cuda.cu cross_entropy/cross_entropy_cuda.cu
     dropout/dropout_cuda.cu embedding/embedding_cuda.cu gated_activation/gated_activation_cuda.cu gather/gather_cuda.cu
     lora/lora_cuda.cu quantized_weight/quantized_weight_cuda.cu rms_norm/rms_norm_cuda.cu rope/rope_cuda.cu sampling/sampling_cuda.cu)
 set(_here ${CMAKE_CURRENT_LIST_DIR})
 
 if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
-  set(_sources ${_here}/dispatch/native_kernels.cpp ${_here}/launch/on_cpu.cpp)
+  set(_sources ${_here}/dispatch/native_kernels.cpp ${PROJECT_SOURCE_DIR}/tests/support/on_cpu.cpp)
   foreach(_kernel IN LISTS LT_NATIVE_KERNELS)
     get_filename_component(_name ${_kernel} NAME_WE)
     set(_copy ${PROJECT_BINARY_DIR}/on_cpu/${_name}.cpp)
@@ -15,7 +15,7 @@ if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
   endforeach()
   add_library(lt_native_kernels_on_cpu OBJECT ${_sources})
   target_compile_definitions(lt_native_kernels_on_cpu PRIVATE LORA_TRAIN_ON_CPU)
-  target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here})
+  target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here} ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(lt_native_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
   if(LORA_TRAIN_SANITIZE)
     target_compile_options(lt_native_kernels_on_cpu PRIVATE -O1)  # at -O0, a fibre's frames confuse AddressSanitizer

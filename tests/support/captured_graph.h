@@ -7,9 +7,9 @@
 #include <set>
 #include <string>
 
-#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/launch/graph.h"
+#include "support/on_cpu.h"
 
 namespace lora_train::testing_support {
 

@@ -17,7 +17,6 @@
 #include <tuple>
 
 #include "kernels/dispatch/native_kernels.h"
-#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/kernels/dispatch/implementation.h"
@@ -28,6 +27,7 @@
 #include "lora_train/storage/safetensors.h"
 #include "support/captured_graph.h"
 #include "support/fork_server.h"
+#include "support/on_cpu.h"
 #include "support/sampling_candidates.h"
 
 namespace lora_train {

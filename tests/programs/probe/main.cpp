@@ -17,7 +17,6 @@
 #include <cstring>
 
 #include "kernels/dispatch/native_kernels.h"
-#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/attention/attention.h"
@@ -33,6 +32,7 @@
 #include "run/train_loop.h"
 #include "support/captured_graph.h"
 #include "support/fork_server.h"
+#include "support/on_cpu.h"
 
 namespace lora_train {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/dispatch/native_kernels.h"
-#include "kernels/launch/on_cpu.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/kernels/dispatch/implementation.h"
@@ -19,6 +18,7 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "lora_train/kernels/rope/rope.h"
+#include "support/on_cpu.h"
 
 namespace lora_train::kernels {
 namespace {

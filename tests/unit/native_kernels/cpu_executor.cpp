@@ -1,7 +1,7 @@
 #include <new>
 
-#include "kernels/launch/on_cpu.h"
 #include "support/kernel_executor.h"
+#include "support/on_cpu.h"
 
 namespace lora_train::testing_support {
 
