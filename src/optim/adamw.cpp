@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "adamw_cpu.h"
-#include "checks.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
@@ -19,6 +18,65 @@
 
 namespace lora_train::optim {
 namespace {
+
+/// Throws ShapeError, naming `where`, unless scalars is fp64 [kNumStepScalars], contiguous, on the device of `buffer`,
+/// and buffer is flat and contiguous, fp32 or fp64. A failure is a bug in lora-train.
+void check_step_buffers(const char* where, const at::Tensor& buffer, const at::Tensor& scalars) {
+  const bool is_floating = buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble;
+  if (buffer.dim() != 1 || !buffer.is_contiguous() || !is_floating) {
+    throw ShapeError(where, "every buffer must be flat and contiguous, fp32 or fp64");
+  }
+  if (scalars.dim() != 1 || scalars.size(0) != kNumStepScalars || !scalars.is_contiguous() ||
+      scalars.scalar_type() != at::kDouble || (scalars.device() != buffer.device() && !buffer.is_meta())) {
+    throw ShapeError(where, "the scalars must be fp64 [{}], contiguous, on the device of the buffers", kNumStepScalars);
+  }
+}
+
+/// The same unless the blocks cover [0, n) without gaps or overlaps.
+void check_blocks(const char* where, ParameterBlocks blocks, int64_t n) {
+  int64_t end = 0;
+  for (const kernels::ParameterBlock& block : blocks) {
+    if (block.begin != end || block.count < 0)
+      throw ShapeError(where, "every block must start at the end of the previous one");
+    end += block.count;
+  }
+  if (end != n) throw ShapeError(where, "the blocks must cover all {} elements", n);
+}
+
+constexpr int64_t kChunk = 1 << 16;
+constexpr int64_t kLanes = 16;  // independent sums, so that the compiler can vectorise without reordering a sum
+
+double sum_of_squares(const float* x, int64_t n) {
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      const double value = x[i + j];
+      lanes[j] += value * value;
+    }
+  }
+  for (; i < n; ++i) {
+    const double value = x[i];
+    lanes[i % kLanes] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+double norm_of(const at::Tensor& grads) {
+  const int64_t n = grads.numel();
+  const auto* x = grads.const_data_ptr<float>();
+  std::vector<double> sums(static_cast<std::size_t>(ceil_div(n, kChunk)));
+  kernels::parallel_ranges(static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      sums[static_cast<std::size_t>(c)] = sum_of_squares(x + c * kChunk, std::min(kChunk, n - c * kChunk));
+    }
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return std::sqrt(total);
+}
 
 constexpr int64_t kGrain = 16384;
 
@@ -45,7 +103,7 @@ constexpr int64_t kBlockGrain = 16;
 
 int64_t num_moment_blocks(const ParameterBlock& block) { return ceil_div(block.count, kMomentBlockSize); }
 
-AdamW8bitGroups groups_of(std::span<const ParameterBlock> blocks, const AdamWOptions& options) {
+AdamW8bitGroups groups_of(ParameterBlocks blocks, const AdamWOptions& options) {
   AdamW8bitGroups groups;
   for (const ParameterBlock& group : kernels::merged(blocks)) {
     if (groups.count == AdamW8bitGroups::kMax)
@@ -71,7 +129,7 @@ kernels::AdamW8bitFactors group_factors(const AdamWOptions& options, double lr_f
 }
 
 void check_state(const at::Tensor& params, const at::Tensor& grads, const AdamW8bitState& state,
-                 std::span<const ParameterBlock> blocks) {
+                 ParameterBlocks blocks) {
   const int64_t n = params.numel(), coded = num_coded_blocks(blocks), fp32 = num_fp32_blocks(blocks);
   const auto check = [](const char* name, const at::Tensor& t, int64_t size, at::ScalarType dtype) {
     if (t.dim() == 1 && t.numel() == size && t.is_contiguous() && t.scalar_type() == dtype) return;
@@ -102,13 +160,11 @@ kernels::AdamW8bitBuffers buffers_of(at::Tensor& params, const at::Tensor& grads
           state.blocks.numel() / static_cast<int64_t>(sizeof(MomentBlock))};
 }
 
-int64_t num_coded_moments(std::span<const ParameterBlock> blocks) {
+int64_t num_coded_moments(ParameterBlocks blocks) {
   int64_t count = 0;
   for (const ParameterBlock& block : blocks) count += is_coded(block) ? block.count : 0;
   return count;
 }
-
-using kernels::kMomentBlockSize;
 
 at::Tensor table(std::span<const float> values, const at::Tensor& like) {
   return at::tensor(at::ArrayRef<float>(values.data(), values.size()), at::kFloat).to(like.device());
@@ -152,9 +208,37 @@ Updated updated(const at::Tensor& p, const at::Tensor& grads, const at::Tensor& 
 
 }  // namespace
 
+void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
+  check_step_buffers("measure_gradients", grads, scalars);
+  const kernels::WorkScope recorded("measure_gradients", kernels::WorkClass::kOptimizer,
+                                    [&](kernels::Work& work) { work.reads("grads", grads).launches(2); });
+  if (grads.is_meta()) return;
+  switch (kernels::implementation_for(KernelName::kAdamw, grads)) {
+    case kernels::Implementation::kReference: return measure_gradients_reference(grads, max_norm, scalars);
+    case kernels::Implementation::kCuda: return kernels::native_measure_gradients(grads, max_norm, scalars);
+    case kernels::Implementation::kCpu: break;
+  }
+  const double norm = norm_of(grads);
+  auto* s = scalars.mutable_data_ptr<double>();
+  s[kGradNorm] = norm;
+  s[kClipFactor] = max_norm == 0 ? 1.0 : std::min(1.0, max_norm / (norm + 1e-6));
+  if (!std::isfinite(norm) || !std::isfinite(s[kLossSum])) s[kNonFinite] = 1;
+}
+
+void measure_gradients_reference(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
+  const at::Tensor norm = at::linalg_vector_norm(grads, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
+  scalars[kGradNorm].copy_(norm);
+  if (max_norm == 0) {
+    scalars[kClipFactor].fill_(1.0);
+  } else {
+    scalars[kClipFactor].copy_((norm + 1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0));
+  }
+  const at::Tensor is_finite = norm.isfinite().logical_and(scalars[kLossSum].isfinite());
+  scalars[kNonFinite].masked_fill_(is_finite.logical_not(), 1.0);
+}
+
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, std::span<const kernels::ParameterBlock> tensors,
-                const at::Tensor& scalars) {
+                const AdamWOptions& options, ParameterBlocks tensors, const at::Tensor& scalars) {
   check_step_buffers("adamw_step", params, scalars);
   const auto n = params.numel();
   for (const at::Tensor* t : {&grads, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
@@ -192,8 +276,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
 }
 
 void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                          const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                          const at::Tensor& scalars) {
+                          const AdamWOptions& options, ParameterBlocks blocks, const at::Tensor& scalars) {
   const auto is_stopped = scalars[kNonFinite] != 0;
   for (const kernels::ParameterBlock& block : blocks) {
     const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, block.begin, block.count); };
@@ -224,19 +307,19 @@ std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double los
 
 bool is_coded(const ParameterBlock& block) { return block.count >= kMinCodedElements && !block.is_embedding; }
 
-int64_t num_coded_blocks(std::span<const ParameterBlock> blocks) {
+int64_t num_coded_blocks(ParameterBlocks blocks) {
   int64_t count = 0;
   for (const ParameterBlock& block : blocks) count += is_coded(block) ? num_moment_blocks(block) : 0;
   return count;
 }
 
-int64_t num_fp32_blocks(std::span<const ParameterBlock> blocks) {
+int64_t num_fp32_blocks(ParameterBlocks blocks) {
   int64_t count = 0;
   for (const ParameterBlock& block : blocks) count += is_coded(block) ? 0 : num_moment_blocks(block);
   return count;
 }
 
-at::Tensor moment_blocks(std::span<const ParameterBlock> blocks) {
+at::Tensor moment_blocks(ParameterBlocks blocks) {
   std::vector<MomentBlock> table;
   const std::vector<ParameterBlock> groups = kernels::merged(blocks);
   for (const bool coded : {true, false}) {
@@ -258,7 +341,7 @@ at::Tensor moment_blocks(std::span<const ParameterBlock> blocks) {
 }
 
 void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state, const AdamWOptions& options,
-                     std::span<const ParameterBlock> blocks, at::Tensor& scalars) {
+                     ParameterBlocks blocks, at::Tensor& scalars) {
   check_step_buffers("adamw_8bit_step", params, scalars);
   check_blocks("adamw_8bit_step", blocks, params.numel());
   check_state(params, grads, state, blocks);
@@ -293,8 +376,7 @@ void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState
 }
 
 void adamw_8bit_step_reference(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state,
-                               const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                               at::Tensor& scalars) {
+                               const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars) {
   const at::Tensor is_stopped = scalars[kNonFinite] != 0;
   const auto replace = [&](const at::Tensor& old, const at::Tensor& by) { old.copy_(at::where(is_stopped, old, by)); };
   int64_t next[2] = {}, num_moments = 0;  // for fp32 and coded blocks

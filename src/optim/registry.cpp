@@ -10,17 +10,6 @@
 namespace lora_train::optim {
 namespace {
 
-void update_adamw(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state, const AdamWOptions& options,
-                  ParameterBlocks blocks, at::Tensor& scalars) {
-  adamw_step(values, grads, state[0], state[1], options, blocks, scalars);
-}
-
-void update_adamw_8bit(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state,
-                       const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars) {
-  adamw_8bit_step(values, grads, {state[0], state[1], state[2], state[3], state[4], state[5], state[6]}, options,
-                  blocks, scalars);
-}
-
 int64_t num_codes(ParameterBlocks blocks) { return kernels::kMomentBlockSize * num_coded_blocks(blocks); }
 int64_t num_fp32(ParameterBlocks blocks) { return kernels::kMomentBlockSize * num_fp32_blocks(blocks); }
 int64_t table_bytes(ParameterBlocks blocks) {
@@ -29,7 +18,11 @@ int64_t table_bytes(ParameterBlocks blocks) {
 
 const std::vector<Optimizer>& optimizers() {
   static const std::vector<Optimizer> kOptimizers = {
-      {{OptimizerKind::kAdamwTorch, OptimizerKind::kAdamwTorchFused}, {{"exp_avg"}, {"exp_avg_sq"}}, update_adamw},
+      {{OptimizerKind::kAdamwTorch, OptimizerKind::kAdamwTorchFused},
+       {{"exp_avg"}, {"exp_avg_sq"}},
+       [](auto& values, auto& grads, auto state, auto& options, auto blocks, auto& scalars) {
+         adamw_step(values, grads, state[0], state[1], options, blocks, scalars);
+       }},
       {{OptimizerKind::kAdamw8bit},
        {{"exp_avg_codes", at::kByte, num_codes},
         {"exp_avg_scales", at::kFloat, num_coded_blocks},
@@ -38,7 +31,10 @@ const std::vector<Optimizer>& optimizers() {
         {"exp_avg", at::kFloat, num_fp32},
         {"exp_avg_sq", at::kFloat, num_fp32},
         {"blocks", at::kByte, table_bytes, moment_blocks}},
-       update_adamw_8bit},
+       [](auto& values, auto& grads, auto state, auto& options, auto blocks, auto& scalars) {
+         adamw_8bit_step(values, grads, {state[0], state[1], state[2], state[3], state[4], state[5], state[6]}, options,
+                         blocks, scalars);
+       }},
   };
   return kOptimizers;
 }
@@ -59,7 +55,7 @@ AdamWOptions adamw_options(const OptimizerSection& section) {
 
 const Optimizer& optimizer_for(OptimizerKind kind) {
   for (const Optimizer& optimizer : optimizers()) {
-    if (std::find(optimizer.kinds.begin(), optimizer.kinds.end(), kind) != optimizer.kinds.end()) return optimizer;
+    if (std::ranges::count(optimizer.kinds, kind) > 0) return optimizer;
   }
   throw ConfigError("optim", to_string(kind) + " is not built");
 }

@@ -14,7 +14,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
-#include "lora_train/optim/grad_clip.h"
+#include "lora_train/optim/adamw.h"
 
 // N tokens, D hidden, M supervised tokens.
 

@@ -19,12 +19,23 @@ namespace lora_train::optim {
 using kernels::AdamWOptions;
 using enum kernels::StepScalar;
 
+/// The trained tensors in the order of the flat buffers.
+using ParameterBlocks = std::span<const kernels::ParameterBlock>;
+
 /// The scalars that the host writes: kLossSum (0), kLossDenominator, kLearningRate, kBeta1Correction, kBeta2Correction.
 constexpr std::int64_t kNumFirstScalars = kBeta2Correction + 1;
 
 /// The scalars for optimizer step `step`, counted from 1. Throws ShapeError if `step` is below 1.
 std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options);
+
+/// As torch.nn.utils.clip_grad_norm_. Writes kGradNorm, the 2-norm of the flat contiguous fp32 (fp64) buffer grads [n],
+/// summed in fp64 in a fixed order; kClipFactor = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0 (off); and
+/// kNonFinite = 1 if the norm or kLossSum is not finite. Runs on the device of grads, without synchronizing.
+void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
+
+/// The same in plain ATen operations, any device.
+void measure_gradients_reference(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 
 // AdamW, as torch.optim.AdamW computes it: decoupled weight decay before the update, eps outside the root, bias
 // correction. Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
@@ -35,13 +46,11 @@ std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double los
 /// factor and turns weight decay on or off. Multiplies gradients by kClipFactor on the fly, without changing the
 /// buffer. Buffers may be empty (no block). Runs on the device of the tensors, without synchronizing.
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                const at::Tensor& scalars);
+                const AdamWOptions& options, ParameterBlocks blocks, const at::Tensor& scalars);
 
 /// The same in plain ATen operations, several passes, any device.
 void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                          const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                          const at::Tensor& scalars);
+                          const AdamWOptions& options, ParameterBlocks blocks, const at::Tensor& scalars);
 
 // AdamW with 8-bit moments, as bitsandbytes' CUDA kernel computes it (kOptimizerStatic8bit2StateBlockwise; arXiv
 // 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the
@@ -53,11 +62,11 @@ void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tenso
 bool is_coded(const kernels::ParameterBlock& block);
 
 /// The number of 256-element blocks in tensors with coded moments, and in the others.
-int64_t num_coded_blocks(std::span<const kernels::ParameterBlock> blocks);
-int64_t num_fp32_blocks(std::span<const kernels::ParameterBlock> blocks);
+int64_t num_coded_blocks(ParameterBlocks blocks);
+int64_t num_fp32_blocks(ParameterBlocks blocks);
 
 /// The table of these blocks [num_coded + num_fp32, sizeof(MomentBlock)] bytes, on the CPU.
-at::Tensor moment_blocks(std::span<const kernels::ParameterBlock> blocks);
+at::Tensor moment_blocks(ParameterBlocks blocks);
 
 /// Flat state for C coded and F other blocks, zero before step 1. Each block holds the moments of 256 elements; the
 /// last block of a tensor is padded with zeros.
@@ -71,11 +80,10 @@ struct AdamW8bitState {
 /// One fused pass, with the contract of adamw_step, for fp32 buffers. Also writes kZeroedMoments.
 /// Throws ShapeError if tensors differ in more than AdamW8bitGroups::kMax ways.
 void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state, const AdamWOptions& options,
-                     std::span<const kernels::ParameterBlock> blocks, at::Tensor& scalars);
+                     ParameterBlocks blocks, at::Tensor& scalars);
 
 /// The same in plain ATen operations, tensor by tensor, any device.
 void adamw_8bit_step_reference(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state,
-                               const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                               at::Tensor& scalars);
+                               const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars);
 
 }  // namespace lora_train::optim

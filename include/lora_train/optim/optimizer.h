@@ -14,9 +14,6 @@
 
 namespace lora_train::optim {
 
-/// The trained tensors in the order of the flat buffers.
-using ParameterBlocks = std::span<const kernels::ParameterBlock>;
-
 /// A flat state tensor of an optimizer: zero before step 1, unless it is constant.
 struct StateTensor {
   std::string name;  ///< in checkpoints

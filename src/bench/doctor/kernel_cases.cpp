@@ -22,7 +22,6 @@
 #include "lora_train/kernels/rope/rope.h"
 #include "lora_train/kernels/sampling/sampling.h"
 #include "lora_train/optim/adamw.h"
-#include "lora_train/optim/grad_clip.h"
 #include "lora_train/optim/optimizer.h"
 
 namespace lora_train::bench {

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "lora_train/base/error.h"
-#include "lora_train/optim/grad_clip.h"
 #include "optim_goldens.h"
 #include "step_scalars_of.h"
 #include "support/kernel_test.h"

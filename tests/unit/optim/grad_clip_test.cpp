@@ -1,5 +1,3 @@
-#include "lora_train/optim/grad_clip.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,7 @@
 #include <limits>
 
 #include "lora_train/base/error.h"
+#include "lora_train/optim/adamw.h"
 #include "optim_goldens.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
