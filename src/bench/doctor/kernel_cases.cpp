@@ -31,9 +31,9 @@ namespace {
 void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, const CaseSink& sink) {
   const at::Tensor x = place.uniform({N, D}), weight = place.uniform({D}), dy = place.uniform({N, D});
   const at::Tensor residual = place.uniform({N, D});
-  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1], 0); };
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1], 0, {}); };
   const auto add_forward = [=](auto kernel, Outputs& o) {
-    kernel(x, weight, 1e-6, residual, o[0], o[1], /*weight_offset=*/1);
+    kernel(x, weight, 1e-6, o[0], o[1], /*weight_offset=*/1, residual);
   };
   Outputs of_forward = {place.empty({N, D}), place.fp32({N})};
   forward(kernels::rms_norm_forward_reference, of_forward);
@@ -48,8 +48,8 @@ void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, const Case
            kernels::rms_norm_forward_reference);
   add_case(sink, "rms_norm backward", shape, gradients, backward(0), kernels::rms_norm_backward,
            kernels::rms_norm_backward_reference);
-  add_case(sink, "rms_norm_add forward", shape, outputs, add_forward, kernels::rms_norm_add_forward,
-           kernels::rms_norm_add_forward_reference);
+  add_case(sink, "rms_norm_add forward", shape, outputs, add_forward, kernels::rms_norm_forward,
+           kernels::rms_norm_forward_reference);
   add_case(sink, "rms_norm backward of 1 + weight", shape, gradients, backward(1), kernels::rms_norm_backward,
            kernels::rms_norm_backward_reference);
 }

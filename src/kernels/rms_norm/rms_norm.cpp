@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/arguments.h"
-#include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "rms_norm_kernels.h"
 
@@ -15,25 +14,24 @@ NormWeight<T> norm_weight(const at::Tensor& weight, double offset) {
   return {read<T>(weight), static_cast<float>(offset)};
 }
 
-/// residual undefined: none is added.
-void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
-             at::Tensor& y, at::Tensor& rstd, double weight_offset) {
+}  // namespace
+
+void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
+                      double weight_offset, const at::Tensor& residual) {
+  const char* const name = residual.defined() ? "rms_norm_add_forward" : "rms_norm_forward";
   check_rows(name, "x", x, {-1, -1});
   check_floating(name, "x", x);
   check_rows(name, "weight", weight, {x.size(1)}, x.scalar_type());
   check_rows(name, "y", y, x.sizes(), x.scalar_type());
   check_rows(name, "rstd", rstd, {x.size(0)}, math_dtype(x));
-  const bool adds = residual.defined();
-  if (adds) check_rows(name, "residual", residual, x.sizes(), x.scalar_type());
+  if (residual.defined()) check_rows(name, "residual", residual, x.sizes(), x.scalar_type());
   const WorkScope recorded(name, WorkClass::kNorm, [&](Work& work) {
     work.reads("x", x).reads("weight", weight).reads("residual", residual).writes("y", y).writes("rstd", rstd);
   });
   if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRmsNorm, x);
-  if (how == Implementation::kReference) {
-    return adds ? rms_norm_add_forward_reference(x, weight, eps, residual, y, rstd, weight_offset)
-                : rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset);
-  }
+  if (how == Implementation::kReference)
+    return rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset, residual);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
       kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps), read_rows<T>(residual),
@@ -42,29 +40,6 @@ void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, do
     how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>)
                                 : run(native_kernels_of<T>().rms_norm_forward, native_stream());
   });
-}
-
-/// The norm in the dtype of x; writes rstd.
-at::Tensor norm_of(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& rstd, double weight_offset) {
-  const auto xf = to_math(x);
-  const auto r = at::rsqrt(xf.square().mean(-1) + eps);
-  rstd.copy_(r);
-  const auto normed = xf * r.unsqueeze(-1);
-  if (weight_offset == 0) return normed.to(x.scalar_type()) * weight;
-  return (normed * (to_math(weight) + weight_offset)).to(x.scalar_type());
-}
-
-}  // namespace
-
-void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
-                      double weight_offset) {
-  forward("rms_norm_forward", x, weight, eps, {}, y, rstd, weight_offset);
-}
-
-void rms_norm_add_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
-                          at::Tensor& y, at::Tensor& rstd, double weight_offset) {
-  if (!residual.defined()) throw ShapeError("rms_norm_add_forward", "residual is undefined");
-  forward("rms_norm_add_forward", x, weight, eps, residual, y, rstd, weight_offset);
 }
 
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
@@ -108,13 +83,14 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
 }
 
 void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
-                                at::Tensor& rstd, double weight_offset) {
-  y.copy_(norm_of(x, weight, eps, rstd, weight_offset));
-}
-
-void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                    const at::Tensor& residual, at::Tensor& y, at::Tensor& rstd, double weight_offset) {
-  y.copy_(residual + norm_of(x, weight, eps, rstd, weight_offset));
+                                at::Tensor& rstd, double weight_offset, const at::Tensor& residual) {
+  const auto xf = to_math(x);
+  const auto r = at::rsqrt(xf.square().mean(-1) + eps);
+  rstd.copy_(r);
+  const auto normed = xf * r.unsqueeze(-1);
+  const auto scaled = weight_offset == 0 ? normed.to(x.scalar_type()) * weight
+                                         : (normed * (to_math(weight) + weight_offset)).to(x.scalar_type());
+  y.copy_(residual.defined() ? residual + scaled : scaled);
 }
 
 void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,

@@ -100,7 +100,7 @@ void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, cons
     for (int64_t head = 0; head < rotation.num_heads + rotation.num_kv_heads; ++head) {
       at::Tensor y = qkv.narrow(1, head * E, E), rstd = norm.rstd.select(0, head);
       const at::Tensor& weight = head < rotation.num_heads ? norm.q_weight : norm.k_weight;
-      parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd, norm.weight_offset);
+      parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd, norm.weight_offset, {});
     }
   }
   rotate_in_place(parts, qkv, rotation, false);

@@ -31,8 +31,8 @@ void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& out
   if (!branch.norm.weight.defined()) {
     return projection_forward(branch.projection, branch.columns, input, output, block.pass.linear);
   }
-  kernels::rms_norm_add_forward(branch.branch, branch.norm.weight, block.pass.config.rms_norm_eps, input, output,
-                                branch.rstd, block.pass.config.norm_weight_offset);
+  kernels::rms_norm_forward(branch.branch, branch.norm.weight, block.pass.config.rms_norm_eps, output, branch.rstd,
+                            block.pass.config.norm_weight_offset, input);
 }
 
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,

@@ -45,7 +45,7 @@ TEST(RmsNormReference, GradientsMatchCentralDifferences) {
     auto y = at::empty_like(x), rstd = at::empty({3}, at::kDouble), dx = at::empty_like(x);
     auto dw = at::zeros({7}, at::kDouble);
     const auto loss = [&](const at::Tensor& values, const at::Tensor& weight) {
-      rms_norm_add_forward_reference(values, weight, kEps, residual, y, rstd, offset);
+      rms_norm_forward_reference(values, weight, kEps, y, rstd, offset, residual);
       return (y * dy).sum().item<double>();
     };
     const auto expected = central_differences([&](const at::Tensor& values) { return loss(values, w); }, x);
@@ -80,14 +80,14 @@ TEST_P(RmsNorm, AddsTheNormToAResidual) {
       const auto x = place.put(uniform({rows, D}, 1)), w = uniform({D}, 2).to(place.device, place.dtype);
       const auto residual = place.put(uniform({rows, D}, 3));
       auto y = place.empty({rows, D}), rstd = place.statistic({rows});
-      rms_norm_add_forward(x, w, kEps, residual, y, rstd, offset);
+      rms_norm_forward(x, w, kEps, y, rstd, offset, residual);
       auto expected_y = at::empty({rows, D}, at::kDouble), expected_rstd = at::empty({rows}, at::kDouble);
-      rms_norm_add_forward_reference(f64(x), f64(w), kEps, f64(residual), expected_y, expected_rstd, offset);
+      rms_norm_forward_reference(f64(x), f64(w), kEps, expected_y, expected_rstd, offset, f64(residual));
       EXPECT_CLOSE(y, expected_y, tolerance(place.dtype)) << rows << "x" << D << " offset " << offset;
       EXPECT_CLOSE(rstd, expected_rstd, std::min(kTightFloatTolerance, tolerance(place.dtype)));
       EXPECT_TRUE(gaps_are_untouched(y));
       auto in_place = residual.clone();
-      rms_norm_add_forward(x, w, kEps, in_place, in_place, rstd, offset);
+      rms_norm_forward(x, w, kEps, in_place, rstd, offset, in_place);
       EXPECT_TRUE(at::equal(in_place, y)) << "y in the place of the residual";
     }
   }
@@ -141,14 +141,13 @@ TEST(RmsNormInBf16, WithAnOffsetRoundsOnceAndAgainAfterTheResidual) {
   rms_norm_forward(x, w, kEps, y, rstd, 1);
   const auto normed = (x.to(at::kFloat) * rstd.unsqueeze(1) * (1 + w.to(at::kFloat))).to(at::kBFloat16);
   EXPECT_TRUE(at::equal(y.contiguous(), normed));
-  rms_norm_add_forward(x, w, kEps, residual, sum, rstd, 1);
+  rms_norm_forward(x, w, kEps, sum, rstd, 1, residual);
   EXPECT_TRUE(at::equal(sum.contiguous(), residual + normed));
 }
 
 TEST(RmsNorm, RefusesAResidualOfAnotherShape) {
   auto y = at::empty({2, 4}), rstd = at::empty({2});
-  EXPECT_THROW(rms_norm_add_forward(at::ones({2, 4}), at::ones({4}), kEps, at::ones({2, 3}), y, rstd), ShapeError);
-  EXPECT_THROW(rms_norm_add_forward(at::ones({2, 4}), at::ones({4}), kEps, {}, y, rstd), ShapeError);
+  EXPECT_THROW(rms_norm_forward(at::ones({2, 4}), at::ones({4}), kEps, y, rstd, 0, at::ones({2, 3})), ShapeError);
 }
 
 TEST(RmsNorm, RefusesAWeightOfAnotherLength) {

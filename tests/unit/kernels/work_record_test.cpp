@@ -64,7 +64,7 @@ TEST(WorkRecord, NormReadsEachRowOnceAndMoreForTheGradientOfItsWeight) {
   {
     const at::Tensor residual = meta({N, D});
     Kept kept;
-    rms_norm_add_forward(x, weight, 1e-6, residual, y, rstd, 1);
+    rms_norm_forward(x, weight, 1e-6, y, rstd, 1, residual);
     expect_work(kept.only(), WorkClass::kNorm, 2 * kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
   }
   {

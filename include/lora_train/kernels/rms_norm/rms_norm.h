@@ -6,20 +6,15 @@
 
 namespace lora_train::kernels {
 
-/// y = x / rms(x) * (weight_offset + weight), statistics in fp32.
+/// y = x / rms(x) * (weight_offset + weight) (+ residual), statistics in fp32.
 /// x [N, D] fp32, bf16 or fp64, rows may be strided (last dimension contiguous). weight [D], dtype of x. eps > 0.
 /// y [N, D] like x, rows may be strided; may not alias x. rstd [N] fp32 (fp64 for fp64), needed by the backward.
-/// weight_offset 0: x / rms(x) is rounded to the dtype of x and then multiplied by weight, as in Llama. Any other value (Gemma
-/// has 1): everything is computed in fp32 and rounded once.
+/// weight_offset 0: x / rms(x) is rounded to the dtype of x and then multiplied by weight, as in Llama. Any other value
+/// (Gemma has 1): everything is computed in fp32 and rounded once.
+/// residual [N, D] like x, rows may be strided, may be y; or undefined. The norm of a block's output (Gemma 3) is added
+/// to it in the same pass, rounded to the dtype of x before, as transformers does. Its gradient is dy.
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
-                      double weight_offset = 0);
-
-/// y = residual + rms_norm_forward(x), in one pass: the norm of a block's output (Gemma 3). The norm is rounded to the dtype
-/// of x before it is added, as transformers does. residual [N, D] like x, rows may be strided; y may be residual, but not x.
-/// Backward: d(residual) is dy, and rms_norm_backward(dy, x, ...) gives dx. It needs x, the block's output, and rstd: keep
-/// or recompute them.
-void rms_norm_add_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
-                          at::Tensor& y, at::Tensor& rstd, double weight_offset = 0);
+                      double weight_offset = 0, const at::Tensor& residual = {});
 
 /// dx = d(loss)/dx of rms_norm_forward, or with `accumulate` dx += that.
 /// dy [N, D] like x; without `accumulate`, dx may be dy. dweight [D] fp32, accumulated into, or null or undefined.
@@ -29,10 +24,7 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
 
 /// The same in plain ATen code: obvious but slow, on any device.
 void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
-                                at::Tensor& rstd, double weight_offset = 0);
-void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                    const at::Tensor& residual, at::Tensor& y, at::Tensor& rstd,
-                                    double weight_offset = 0);
+                                at::Tensor& rstd, double weight_offset = 0, const at::Tensor& residual = {});
 void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& rstd, at::Tensor& dx, bool accumulate, at::Tensor* dweight,
                                  double weight_offset = 0);
