@@ -232,16 +232,9 @@ void check_lengths(const char* kernel, const char* name, const std::vector<int64
 
 void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionLayout& layout, const at::Tensor& out, const at::Tensor& lse) {
-  check_rows(kernel, "q", q, {-1, -1, -1});
-  check_floating(kernel, "q", q);
-  check_rows(kernel, "k", k, {-1, -1, q.size(2)}, q.scalar_type());
-  check_rows(kernel, "v", v, k.sizes(), q.scalar_type());
-  check_rows(kernel, "out", out, q.sizes(), q.scalar_type());
+  check_attention(kernel, q, k, v, out);
   check_shape(kernel, "lse", lse, {q.size(0), q.size(1)});
   check_dtype(kernel, "lse", lse, math_dtype(q));
-  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
-    throw ShapeError(std::string(kernel) + ": k", "{} heads cannot share {} kv heads evenly", q.size(1), k.size(1));
-  }
   check_lengths(kernel, "cu_seqlens_q", layout.cu_seqlens_q, q.size(0));
   check_lengths(kernel, "cu_seqlens_k", layout.cu_seqlens_k, k.size(0));
   if (layout.cu_seqlens_q.size() != layout.cu_seqlens_k.size() || layout.window < 0) {
@@ -399,6 +392,18 @@ at::Tensor sum_heads_of_groups(const at::Tensor& t, int64_t num_kv_heads) {
 }
 
 }  // namespace
+
+void check_attention(const char* kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& out) {
+  check_rows(kernel, "q", q, {-1, -1, -1});
+  check_floating(kernel, "q", q);
+  check_rows(kernel, "k", k, {-1, -1, q.size(2)}, q.scalar_type());
+  check_rows(kernel, "v", v, k.sizes(), q.scalar_type());
+  check_rows(kernel, "out", out, q.sizes(), q.scalar_type());
+  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
+    throw ShapeError(std::string(kernel) + ": k", "{} heads cannot share {} kv heads evenly", q.size(1), k.size(1));
+  }
+}
 
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse) {

@@ -34,37 +34,17 @@ void check_layout(const at::Tensor& q, const at::Tensor& k, const CachedLayout& 
   }
 }
 
-void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
-                  const at::Tensor& out) {
-  check_rows(kName, "q", q, {-1, -1, -1});
-  check_floating(kName, "q", q);
-  check_rows(kName, "k", k, {-1, -1, q.size(2)}, q.scalar_type());
-  check_rows(kName, "v", v, k.sizes(), q.scalar_type());
-  check_rows(kName, "out", out, q.sizes(), q.scalar_type());
-  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
-    throw ShapeError(std::string(kName) + ": k", "{} heads cannot share {} kv heads evenly", q.size(1), k.size(1));
-  }
-  check_layout(q, k, layout);
-}
-
-/// run(q, k, v, layout, out, lse) for document d only, with its keys side by side.
-template <class Run>
-void one_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
-                  std::size_t d, at::Tensor& out, const Run& run) {
-  const int64_t begin = layout.cu_seqlens_q[d], count = num_queries(layout, d), keys = layout.num_keys[d];
-  at::Tensor rows = out.narrow(0, begin, count);
-  at::Tensor lse = at::empty({count, q.size(1)}, q.options().dtype(math_dtype(q)));
-  const AttentionLayout alone{{0, count}, {0, keys}, layout.window, layout.scale, layout.backend};
-  run(q.narrow(0, begin, count), k.narrow(0, layout.key_begin[d], keys), v.narrow(0, layout.key_begin[d], keys), alone,
-      rows, lse);
-}
-
 void attention_cached_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                           at::Tensor& out) {
   std::vector<DecodeDocument> documents;
   for (std::size_t d = 0; d < layout.num_docs(); ++d) {
     if (num_queries(layout, d) > 1 || q.scalar_type() == at::kDouble) {
-      one_document(q, k, v, layout, d, out, attention_forward_cpu);
+      const int64_t begin = layout.cu_seqlens_q[d], count = num_queries(layout, d), keys = layout.num_keys[d];
+      at::Tensor rows = out.narrow(0, begin, count);
+      at::Tensor lse = at::empty({count, q.size(1)}, q.options().dtype(math_dtype(q)));
+      attention_forward_cpu(q.narrow(0, begin, count), k.narrow(0, layout.key_begin[d], keys),
+                            v.narrow(0, layout.key_begin[d], keys),
+                            {{0, count}, {0, keys}, layout.window, layout.scale, layout.backend}, rows, lse);
       continue;
     }
     const int64_t keys = layout.num_keys[d], seen = layout.window > 0 ? std::min(layout.window, keys) : keys;
@@ -139,7 +119,8 @@ void attention_by_copy(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 
 void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                       at::Tensor& out) {
-  check_inputs(q, k, v, layout, out);
+  check_attention(kName, q, k, v, out);
+  check_layout(q, k, layout);
   if (layout.num_docs() == 0) return;
   if (q.is_cpu() && layout.max_keys == 0) return attention_cached_cpu(q, k, v, layout, out);
   if (q.is_cpu()) {
@@ -155,13 +136,6 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 std::string refuses_max_keys(at::Device device, at::ScalarType dtype, int64_t head_size, AttentionBackend backend) {
   if (device.is_cpu() || fa2_serves(dtype, head_size, backend)) return {};
   return "attention over the cache reads sequence lengths on the host, except FlashAttention 2 (bf16)";
-}
-
-void attention_cached_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const CachedLayout& layout, at::Tensor& out) {
-  for (std::size_t d = 0; d < layout.num_docs(); ++d) {
-    one_document(q, k, v, layout, d, out, attention_forward_reference);
-  }
 }
 
 }  // namespace lora_train::kernels

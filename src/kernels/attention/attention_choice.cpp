@@ -114,14 +114,8 @@ std::vector<Squares> squares_of_rows(const at::Tensor& got, const at::Tensor& wa
 }  // namespace
 
 const char* name_of(AttentionBackend backend) {
-  switch (backend) {
-    case AttentionBackend::kAuto: return "auto";
-    case AttentionBackend::kFa2: return "fa2";
-    case AttentionBackend::kCudnn: return "cudnn";
-    case AttentionBackend::kEfficient: return "efficient";
-    case AttentionBackend::kReference: break;
-  }
-  return "reference";
+  constexpr std::array kNames = {"auto", "fa2", "cudnn", "efficient", "reference"};
+  return kNames[static_cast<std::size_t>(backend)];
 }
 
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {

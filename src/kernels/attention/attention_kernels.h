@@ -19,6 +19,10 @@ struct AttentionLayout;
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 
+/// Throws ShapeError unless the shapes, dtypes and heads of these fit each other.
+void check_attention(const char* kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& out);
+
 // Attention of one query per document. T is float or Bf16. H heads, K kv heads, E head size.
 
 /// The query of a document, and the keys that it attends to.

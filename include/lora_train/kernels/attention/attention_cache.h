@@ -45,8 +45,4 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 /// Empty if attention_cached accepts max_keys for such queries; else the reason, in one sentence.
 std::string refuses_max_keys(at::Device device, at::ScalarType dtype, int64_t head_size, AttentionBackend backend);
 
-/// The same with explicit scores and softmax, per document, in fp32 (fp64); any device.
-void attention_cached_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const CachedLayout& layout, at::Tensor& out);
-
 }  // namespace lora_train::kernels
