@@ -24,16 +24,15 @@ namespace fs = std::filesystem;
 using storage::DType;
 using storage::FileToWrite;
 
-std::string with_vocab_size(const std::string& config, std::int64_t vocab_size) {
-  auto document = nlohmann::ordered_json::parse(config);
-  document["vocab_size"] = vocab_size;
-  return document.dump(2) + "\n";
-}
-
-std::string without_quantization(const std::string& config) {
-  auto document = nlohmann::ordered_json::parse(config);
-  document.erase("quantization_config");
-  return document.dump(2) + "\n";
+/// config.json of the merged model.
+std::string merged_config(const std::string& text, const MergeRequest& request, const MergedWeights& merged) {
+  const bool has_rows = merged.config().added_rows > 0;
+  if (!merged.is_base_quantised() && !has_rows && !request.dtype) return text;
+  auto document = nlohmann::ordered_json::parse(text);
+  if (merged.is_base_quantised()) document.erase("quantization_config");
+  if (has_rows) document["vocab_size"] = merged.config().vocab_size;
+  const std::string edited = document.dump(2) + "\n";
+  return request.dtype ? model::config_text_with_dtype(edited, *request.dtype) : edited;
 }
 
 /// The files of the merged model; weights are computed while they are written.
@@ -97,18 +96,13 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
       continue;
     if (name == storage::kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
-    if (name == storage::kConfigFile && merger.merged().is_base_quantised())
-      files.back().text = without_quantization(files.back().text);
-    if (name == storage::kConfigFile && merger.merged().config().added_rows > 0)
-      files.back().text = with_vocab_size(files.back().text, merger.merged().config().vocab_size);
-    if (name == storage::kConfigFile && request.dtype) {
-      files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
+    if (name == storage::kConfigFile) {
+      files.back().text = merged_config(files.back().text, request, merger.merged());
     }
   }
   for (const auto& name : storage::companion_files(tokenizer)) {
     const bool is_wanted = name == storage::kGenerationFile || storage::is_tokenizer_file(name);
-    const bool is_there =
-        std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
+    const bool is_there = std::ranges::count(files, name, &FileToWrite::name) > 0;
     if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
 }

@@ -19,7 +19,9 @@ using storage::DType;
 
 constexpr std::int64_t kRows = 4, kColumns = 1024;  // per tile: 16 KiB of sums
 
-std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8; }
+std::size_t bytes_of(std::int64_t elements, DType dtype) {
+  return static_cast<std::size_t>(elements) * static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8;
+}
 
 std::uint16_t half_at(const char* bytes, std::int64_t i) {
   std::uint16_t bits = 0;
@@ -127,15 +129,10 @@ void add_product(const AdapterValues& adapter, std::int64_t first, std::int64_t 
 bool merge_rows(const Job& job, std::int64_t first, std::int64_t num_rows, std::vector<float>& values) {
   const std::int64_t I = job.weight.num_columns, count = num_rows * I;
   values.resize(static_cast<std::size_t>(count));
-  const auto begin = static_cast<std::size_t>(first * I);
-  load(job.weight.bytes.data() + begin * element_bytes(job.weight.dtype), job.weight.dtype, count, values.data());
+  load(job.weight.bytes.data() + bytes_of(first * I, job.weight.dtype), job.weight.dtype, count, values.data());
   if (job.adapter != nullptr) add_product(*job.adapter, first, num_rows, I, values.data());
-  store(values.data(), job.target, count, job.out + begin * element_bytes(job.target));
+  store(values.data(), job.target, count, job.out + bytes_of(first * I, job.target));
   return all_fit(values.data(), count, job.target);
-}
-
-std::size_t bytes_of(std::int64_t elements, storage::DType dtype) {
-  return static_cast<std::size_t>(elements) * static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8;
 }
 
 /// Summed in fp64, a piece at a time.
@@ -156,15 +153,15 @@ std::vector<float> mean_of_rows(const WeightToMerge& weight) {
 }
 
 /// One row in dtype `target`.
-bool converted(const float* row, std::int64_t columns, storage::DType target, std::string& out) {
-  const std::string_view bytes(reinterpret_cast<const char*>(row), bytes_of(columns, storage::DType::kF32));
-  return merge_weight({bytes, storage::DType::kF32, 1, columns}, nullptr, target, out);
+bool converted(const float* row, std::int64_t columns, DType target, std::string& out) {
+  const std::string_view bytes(reinterpret_cast<const char*>(row), bytes_of(columns, DType::kF32));
+  return merge_weight({bytes, DType::kF32, 1, columns}, nullptr, target, out);
 }
 
 }  // namespace
 
 std::vector<float> read_floats(std::string_view bytes, DType dtype) {
-  const auto count = static_cast<std::int64_t>(bytes.size() / element_bytes(dtype));
+  const auto count = static_cast<std::int64_t>(bytes.size() / bytes_of(1, dtype));
   std::vector<float> values(static_cast<std::size_t>(count));
   load(bytes.data(), dtype, count, values.data());
   return values;
@@ -176,7 +173,7 @@ bool all_finite(const std::vector<float>& values) {
 
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, DType target, std::string& out) {
   const std::int64_t O = weight.num_rows;
-  out.resize(static_cast<std::size_t>(O * weight.num_columns) * element_bytes(target));
+  out.resize(bytes_of(O * weight.num_columns, target));
   const Job job{weight, adapter, target, out.data()};
   std::atomic<bool> is_finite = true;
   std::atomic<std::int64_t> next = 0;
@@ -196,8 +193,7 @@ bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, DTy
   return is_finite;
 }
 
-bool merge_token_rows(const WeightToMerge& weight, const TokenRowsToMerge& rows, storage::DType target,
-                      std::string& out) {
+bool merge_token_rows(const WeightToMerge& weight, const TokenRowsToMerge& rows, DType target, std::string& out) {
   bool is_finite = merge_weight(weight, nullptr, target, out);
   const std::int64_t columns = weight.num_columns;
   std::string row;
