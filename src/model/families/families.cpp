@@ -197,8 +197,4 @@ const std::vector<FamilyRules>& families() {
   return table;
 }
 
-std::string_view family_name(Family family) {
-  return std::ranges::find(families(), family, &FamilyRules::family)->model_type;
-}
-
 }  // namespace lora_train::model

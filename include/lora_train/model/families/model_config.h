@@ -19,8 +19,6 @@ class WeightFiles;
 namespace lora_train::model {
 
 enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
-/// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
-std::string_view family_name(Family family);
 
 /// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
 /// on its batch. They are supported up to that length only (check_rope_supported).
