@@ -324,7 +324,7 @@ ExportResult export_adapter(const ExportRequest& request) {
   lora::check_patterns(adapter.options, config);
   const std::vector<model::AdapterSpec> specs = lora::plan_adapters(adapter.options, config);
   const storage::SafetensorsFile file =
-      lora::open_adapter_tensors(request.adapter, lora::adapter_parameters(specs, config));
+      lora::open_adapter_tensors(request.adapter, model::adapter_parameters(model::model_shape(config, specs)));
   const double alpha = common_alpha(specs);
   ExportResult result;
   result.type = request.type.value_or(TensorType::kF32);

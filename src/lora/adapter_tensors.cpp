@@ -1,7 +1,5 @@
 #include "lora_train/lora/adapter_tensors.h"
 
-#include <algorithm>
-#include <iterator>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -36,12 +34,6 @@ bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::stri
          name == model::kHeadRows;
 }
 
-std::string show_shape(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return fmt::format("[{}]", join(sizes));
-}
-
 void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& expected,
                   const std::filesystem::path& folder) {
   const std::string where = place(file, expected.name);
@@ -54,7 +46,7 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
   }
   if (entry->shape != expected.shape) {
     throw FormatError(where, "is {}, expected shape {}; the adapter belongs to another model or rank{}",
-                      storage::describe(*entry), show_shape(expected.shape), base_in_words(folder));
+                      storage::describe(*entry), storage::show_shape(expected.shape), base_in_words(folder));
   }
   if (!storage::is_weight_dtype(entry->dtype)) {
     throw FormatError(where, "is {}; expected F32, F16 or BF16: save the adapter again", storage::describe(*entry));
@@ -62,18 +54,6 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
 }
 
 }  // namespace
-
-std::vector<model::Parameter> adapter_parameters(const std::vector<model::AdapterSpec>& specs,
-                                                 const model::ModelConfig& config) {
-  std::vector<model::Parameter> parameters;
-  for (const auto& tensor : model::linear_tensors(config)) {
-    for (const auto& spec : specs) {
-      if (model::linear_path(spec) != tensor.module()) continue;
-      std::ranges::move(model::adapter_tensors(spec, tensor.shape[1], tensor.shape[0]), std::back_inserter(parameters));
-    }
-  }
-  return parameters;
-}
 
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) {
   const auto path = folder / storage::kAdapterFile;

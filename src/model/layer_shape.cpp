@@ -1,6 +1,8 @@
 #include "lora_train/model/layer_shape.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "blocks/block_shapes.h"
 #include "lora_train/base/error.h"
@@ -164,6 +166,20 @@ ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>
   }
   for (LayerShape& layer : shape.layers) std::for_each(layer.blocks.begin(), layer.blocks.end(), widen_buffers);
   return shape;
+}
+
+std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
+  std::map<std::int64_t, std::vector<Parameter>> by_index;
+  shape.for_each_projection([&](const ProjectionShape& projection) {
+    for (const AdapterPlace& place : projection.adapters) {
+      const LinearShape& linear = projection.linears[static_cast<std::size_t>(place.linear)];
+      by_index[place.index] = adapter_tensors(place.spec, projection.in_features, linear.out_features);
+    }
+  });
+  std::vector<Parameter> list;
+  for (const auto& [index, tensors] : by_index) list.insert(list.end(), tensors.begin(), tensors.end());
+  std::ranges::move(token_row_tensors(shape.rows, shape.hidden_size), std::back_inserter(list));
+  return list;
 }
 
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer) {

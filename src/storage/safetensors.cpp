@@ -404,10 +404,14 @@ std::int64_t TensorEntry::num_elements() const {
   return count;
 }
 
-std::string describe(const TensorEntry& entry) {
-  std::string text = std::string(dtype_name(entry.dtype)) + " [";
-  for (std::size_t i = 0; i < entry.shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", entry.shape[i]);
+std::string show_shape(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
   return text + "]";
+}
+
+std::string describe(const TensorEntry& entry) {
+  return fmt::format("{} {}", dtype_name(entry.dtype), show_shape(entry.shape));
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : SafetensorsFile(map_file(file)) {}

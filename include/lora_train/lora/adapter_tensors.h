@@ -6,15 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/model/families/model_config.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {
-
-/// The tensors of these adapters on the model's linears, in the model's order.
-std::vector<model::Parameter> adapter_parameters(const std::vector<model::AdapterSpec>& specs,
-                                                 const model::ModelConfig& config);
 
 /// Throws FormatError for a missing file, and for a tensor that is missing, unexpected, of another shape, or not F32,
 /// F16 or BF16. The message includes the base model that adapter_config.json names.

@@ -263,6 +263,9 @@ struct ModelShape {
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {},
                        const ColumnLayout& columns = {}, const TokenRows& rows = {});
 
+/// The tensors of the model's adapters and trained token rows, adapter by adapter.
+std::vector<Parameter> adapter_parameters(const ModelShape& shape);
+
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);
 

@@ -64,6 +64,8 @@ struct TensorEntry {
   std::size_t num_bytes() const { return end - begin; }
 };
 
+/// "[2, 3]", for messages.
+std::string show_shape(const std::vector<std::int64_t>& shape);
 /// "BF16 [2, 3]", for messages.
 std::string describe(const TensorEntry& entry);
 

@@ -54,23 +54,6 @@ class NoFiles : public WeightLoader {
   at::Device device_;
 };
 
-/// The tensors of an adapter on one of the projection's linears.
-std::vector<Parameter> tensors_of(const AdapterPlace& place, const ProjectionShape& projection) {
-  const LinearShape& linear = projection.linears[static_cast<std::size_t>(place.linear)];
-  return adapter_tensors(place.spec, projection.in_features, linear.out_features);
-}
-
-std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
-  std::map<std::int64_t, std::vector<Parameter>> by_index;
-  shape.for_each_projection([&](const ProjectionShape& projection) {
-    for (const AdapterPlace& place : projection.adapters) by_index[place.index] = tensors_of(place, projection);
-  });
-  std::vector<Parameter> list;
-  for (const auto& [index, tensors] : by_index) list.insert(list.end(), tensors.begin(), tensors.end());
-  for (Parameter& tensor : token_row_tensors(shape.rows, shape.hidden_size)) list.push_back(std::move(tensor));
-  return list;
-}
-
 std::vector<Parameter> weight_parameters(const ModelConfig& config) {
   std::vector<Parameter> list;
   for (const auto& spec : expected_tensors(config)) {
@@ -223,7 +206,7 @@ void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, 
     adapter.scale = place.spec.scale;
     adapter.dropout = place.spec.dropout;
     adapter.index = place.index;
-    for (const Parameter& tensor : tensors_of(place, shape)) {
+    for (const Parameter& tensor : adapter_tensors(place.spec, shape.in_features, linear.out_features)) {
       adapter.masters.push_back(parameters_.value(tensor.name));
       adapter.grads.push_back(parameters_.grad(tensor.name));
     }

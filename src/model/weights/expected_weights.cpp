@@ -118,12 +118,6 @@ std::int64_t num_parameters(const ModelConfig& config) {
   return total;
 }
 
-std::string show_shape(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
-}
-
 const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelConfig& config,
                                            const storage::WeightFiles& weights) {
   if (const auto* entry = weights.find(spec.name)) return *entry;

@@ -10,8 +10,7 @@
 
 namespace lora_train::model {
 
-/// "[2, 3]"
-std::string show_shape(const std::vector<std::int64_t>& shape);
+using storage::show_shape;
 
 /// Throws FormatError if the tensor is missing.
 const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelConfig& config,
