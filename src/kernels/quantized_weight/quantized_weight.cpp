@@ -315,11 +315,14 @@ at::Tensor thresholds_of(WeightCode code) {
 at::Tensor fp4_codes_by_magnitude() { return at::tensor({0, 1, 6, 7, 4, 5, 2, 3}, at::kLong); }
 
 QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
-                                      const at::Device& device) {
+                                      const at::Device& device, const WeightBlocks& blocks) {
   QuantizedWeight weight;
   weight.code = code;
   weight.out_features = out_features;
   weight.in_features = in_features;
+  weight.block_size = blocks.size;
+  weight.block_rows = blocks.rows;
+  weight.block_columns = blocks.columns;
   const auto empty = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::empty(sizes, at::device(device).dtype(dtype));
   };

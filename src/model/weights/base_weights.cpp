@@ -24,10 +24,7 @@ class FileLoader : public WeightLoader {
     const TensorSpec spec{linear.name + ".weight", {storage.out_features, storage.in_features}, WeightKind::kLinear, 0};
     const StoredLinear stored = stored_linear(config_, spec, files_);
     if (stored.format != LinearFormat::kPlain) return read_quantized(files_, stored, device_, reader_, linear.weight);
-    linear.weight = kernels::make_quantized_weight(quantised_code(storage.format), storage.out_features,
-                                                   storage.in_features, device_);
-    reader_.add(spec.name, std::make_unique<QuantizeSink>(linear.weight, storage.nested_block_size > 0,
-                                                          files_.where(*stored.weight)));
+    read_and_quantize(files_, *stored.weight, storage, device_, reader_, linear.weight);
   }
   void finish() override { reader_.read(); }
 

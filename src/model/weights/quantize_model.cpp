@@ -163,10 +163,7 @@ class Quantizer {
     for (const auto& [name, storage] : linears_) {
       const storage::TensorEntry* other = files_.find(name);
       if (other->file != entry.file) continue;
-      kernels::QuantizedWeight& weight = quantised_[name];
-      weight = kernels::make_quantized_weight(quantised_code(storage.format), storage.out_features, storage.in_features,
-                                              at::kCPU);
-      reader.add(name, std::make_unique<QuantizeSink>(weight, storage.nested_block_size > 0, files_.where(*other)));
+      read_and_quantize(files_, *other, storage, at::kCPU, reader, quantised_[name]);
     }
     reader.read();
     return quantised_.at(entry.name);

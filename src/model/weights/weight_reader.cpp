@@ -16,6 +16,7 @@
 #include <thread>
 #include <tuple>
 
+#include "linear_reader.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -36,8 +37,6 @@ std::int64_t aligned(std::int64_t offset) { return (offset + kAlignment - 1) / k
 
 using kernels::QuantizedWeight;
 using kernels::WeightCode;
-
-constexpr std::int64_t kCodes4Bit = 16, kCodes8Bit = 256;
 
 /// A small tensor from the files, as fp32 with these sizes.
 at::Tensor small_floats(const storage::WeightFiles& files, const storage::TensorEntry& entry, at::IntArrayRef sizes) {
@@ -245,47 +244,49 @@ void WeightReader::read_chunks_through_buffers() {
   stage.wait();
 }
 
-WeightCode quantised_code(LinearFormat format) {
-  switch (format) {
-    case LinearFormat::k4Bit: return WeightCode::kNf4;  // a folder has its own map
-    case LinearFormat::kInt8: return WeightCode::kInt8;
-    case LinearFormat::kFp8: return WeightCode::kFp8;
-    case LinearFormat::kPlain: break;
-  }
-  throw ShapeError("quantised_code", "a plain linear has no codes");
+namespace {
+
+/// A plain linear to be quantised, without scales in 8 bits.
+QuantizedWeight unnested_weight(const LinearStorage& storage, at::Device device) {
+  const WeightCode code = storage.format == LinearFormat::k4Bit   ? WeightCode::kNf4  // a folder has its own map
+                          : storage.format == LinearFormat::kInt8 ? WeightCode::kInt8
+                                                                  : WeightCode::kFp8;
+  return kernels::make_quantized_weight(code, storage.out_features, storage.in_features, device,
+                                        {storage.block_size, storage.block_rows, storage.block_columns});
 }
 
-QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device device) {
-  const auto empty = [&](at::IntArrayRef sizes, at::ScalarType type) {
-    return at::empty(sizes, at::TensorOptions(type).device(device));
-  };
-  const std::int64_t O = storage.out_features, D = storage.in_features, num_scales = storage.num_scales();
-  QuantizedWeight weight;
-  weight.code = quantised_code(storage.format);
-  weight.out_features = O;
-  weight.in_features = D;
-  switch (weight.code) {
-    case WeightCode::kInt8:
-      weight.codes = empty({O, D}, at::kChar);
-      weight.scales = empty({O}, at::kFloat);
-      return weight;
-    case WeightCode::kFp8:
-      weight.block_rows = storage.block_rows;
-      weight.block_columns = storage.block_columns;
-      weight.codes = empty({O, D}, at::kFloat8_e4m3fn);
-      weight.scales = empty({ceil_div(O, storage.block_rows), ceil_div(D, storage.block_columns)}, at::kFloat);
-      return weight;
-    default: break;
+/// Quantises a plain linear while it is read. After the last row the weight has its final form.
+class QuantizeSink : public RowSink {
+ public:
+  QuantizeSink(QuantizedWeight& weight, bool nested, std::string where)
+      : weight_(weight), nested_(nested), where_(std::move(where)) {}
+  int64_t row_multiple() const override { return kernels::row_multiple(weight_); }
+  void accept(int64_t begin, const at::Tensor& rows) override { kernels::quantize_rows(rows, begin, weight_); }
+  void finish() override {
+    if (!kernels::are_scales_finite(weight_)) {
+      throw FormatError(where_,
+                        "holds NaN or infinity (or, for int8, a value beyond F16): the base model is damaged; download "
+                        "it again");
+    }
+    if (nested_) kernels::finish_nested(weight_);
   }
-  weight.block_size = storage.block_size;
-  weight.codes = empty({ceil_div(O * D, 2)}, at::kByte);
-  weight.map = empty({kCodes4Bit}, at::kFloat);
-  const bool nested = storage.nested_block_size > 0;
-  weight.scales = empty({num_scales}, nested ? at::kByte : at::kFloat);
-  if (!nested) return weight;
+
+ private:
+  QuantizedWeight& weight_;
+  bool nested_;
+  std::string where_;
+};
+
+}  // namespace
+
+QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device device) {
+  QuantizedWeight weight = unnested_weight(storage, device);
+  if (storage.nested_block_size == 0) return weight;
+  const at::TensorOptions fp32 = weight.scales.options();
   weight.nested_block_size = storage.nested_block_size;
-  weight.nested_scales = empty({ceil_div(num_scales, storage.nested_block_size)}, at::kFloat);
-  weight.nested_map = empty({kCodes8Bit}, at::kFloat);
+  weight.scales = at::empty(weight.scales.sizes(), fp32.dtype(at::kByte));
+  weight.nested_scales = at::empty({ceil_div(storage.num_scales(), storage.nested_block_size)}, fp32);
+  weight.nested_map = at::empty({kNestedMapSize}, fp32);
   return weight;
 }
 
@@ -331,6 +332,12 @@ void read_quantized(const storage::WeightFiles& files, const StoredLinear& store
   weight.nested_offset = stored.nested_offset;
 }
 
+void read_and_quantize(const storage::WeightFiles& files, const storage::TensorEntry& plain,
+                       const LinearStorage& storage, at::Device device, WeightReader& reader, QuantizedWeight& weight) {
+  weight = unnested_weight(storage, device);
+  reader.add(plain.name, std::make_unique<QuantizeSink>(weight, storage.nested_block_size > 0, files.where(plain)));
+}
+
 std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights) {
   QuantizedWeight quantized;
   WeightReader reader(weights, at::kCPU);
@@ -340,15 +347,6 @@ std::vector<float> decode_linear(const StoredLinear& linear, const storage::Weig
   at::Tensor out = at::from_blob(values.data(), {linear.out_features, linear.in_features}, at::kFloat);
   kernels::dequantize(quantized, out);
   return values;
-}
-
-void QuantizeSink::finish() {
-  if (!kernels::are_scales_finite(weight_)) {
-    throw FormatError(where_,
-                      "holds NaN or infinity (or, for int8, a value beyond F16): the base model is damaged; download "
-                      "it again");
-  }
-  if (nested_) kernels::finish_nested(weight_);
 }
 
 void QuantizedLayer::run() {

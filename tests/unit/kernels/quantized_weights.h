@@ -32,15 +32,8 @@ inline int64_t ceil_divide(int64_t count, int64_t by) { return (count + by - 1) 
 
 /// fp32 tensors with a scale for every block, set up for quantize_rows.
 inline QuantizedWeight empty_weight(const Format& format, int64_t O, int64_t D) {
-  QuantizedWeight weight = make_quantized_weight(format.code, O, D, at::kCPU);
-  weight.block_size = format.block_size;
-  weight.block_rows = format.block_rows;
-  weight.block_columns = format.block_columns;
-  if (has_4_bits(format.code)) weight.scales = at::empty({ceil_divide(O * D, format.block_size)});
-  if (format.code == WeightCode::kFp8) {
-    weight.scales = at::empty({ceil_divide(O, format.block_rows), ceil_divide(D, format.block_columns)});
-  }
-  return weight;
+  return make_quantized_weight(format.code, O, D, at::kCPU,
+                               {format.block_size, format.block_rows, format.block_columns});
 }
 
 inline const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},    {3, 7},     {5, 64},   {33, 96},  {4, 80},

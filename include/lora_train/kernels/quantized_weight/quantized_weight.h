@@ -92,10 +92,14 @@ void dequantize_reference(const QuantizedWeight& weight, at::Tensor& out);
 // Quantising, row by row as a file is read: make_quantized_weight, quantize_rows for every range of rows,
 // are_scales_finite, and finish_nested if wanted.
 
-/// An empty weight for quantize_rows, with the map and the blocks that bitsandbytes (64 elements) and DeepSeek (128 x
-/// 128) use.
+/// The sizes of blocks; by default those of bitsandbytes and DeepSeek.
+struct WeightBlocks {
+  std::int64_t size = 64, rows = 128, columns = 128;
+};
+
+/// An empty weight for quantize_rows, with the map of its code.
 QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
-                                      const at::Device& device);
+                                      const at::Device& device, const WeightBlocks& blocks = {});
 
 /// quantize_rows takes ranges of rows that start at a multiple of this.
 std::int64_t row_multiple(const QuantizedWeight& weight);
