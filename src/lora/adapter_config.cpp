@@ -36,7 +36,7 @@ class AdapterConfigReader {
 
   template <typename Value>
   Value get(const std::string& key, Value otherwise) const {
-    if (!object_.contains(key) || object_[key].is_null()) return otherwise;
+    if (!is_given(key)) return otherwise;
     try {
       return object_[key].get<Value>();
     } catch (const Json::exception&) {
@@ -70,35 +70,25 @@ class AdapterConfigReader {
 
   const Json& at(const std::string& key) const { return object_[key]; }
   bool contains(const std::string& key) const { return object_.contains(key); }
+  bool is_given(const std::string& key) const { return contains(key) && !object_[key].is_null(); }
 
  private:
   std::string file_;
   const Json& object_;
 };
 
-/// Calls read("key.name", name, value) for each entry of an object, in the order of the file.
-template <typename Read>
-void read_pattern(const AdapterConfigReader& reader, const std::string& key, const Read& read) {
-  if (!reader.contains(key) || reader.at(key).is_null()) return;
-  if (!reader.at(key).is_object()) reader.fail(key, "must be an object of names and numbers");
-  for (const auto& [name, value] : reader.at(key).items()) read(fmt::format("{}.{}", key, name), name, value);
-}
-
-void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
-  options.lora_r =
-      reader.contains("r") && !reader.at("r").is_null() ? reader.rank("r", reader.at("r")) : kPeftDefaultRank;
-  read_pattern(reader, "rank_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
-    options.rank_pattern.emplace_back(name, reader.rank(where, value));
-  });
-}
-
-void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
-  const char* key = "lora_alpha";
-  const bool is_given = reader.contains(key) && !reader.at(key).is_null();
-  options.lora_alpha = is_given ? reader.positive(key, reader.at(key)) : kPeftDefaultAlpha;
-  read_pattern(reader, "alpha_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
-    options.alpha_pattern.emplace_back(name, reader.positive(where, value));
-  });
+/// Reads the value at `key`, and at each entry of the object at `pattern_key` in the order of the file, by the reader's
+/// function `read`.
+template <typename Value>
+void read_with_pattern(const AdapterConfigReader& reader, const char* key, const char* pattern_key,
+                       Value (AdapterConfigReader::*read)(const std::string&, const Json&) const, Value& value,
+                       std::vector<std::pair<std::string, Value>>& pattern) {
+  if (reader.is_given(key)) value = (reader.*read)(key, reader.at(key));
+  if (!reader.is_given(pattern_key)) return;
+  if (!reader.at(pattern_key).is_object()) reader.fail(pattern_key, "must be an object of names and numbers");
+  for (const auto& [name, entry] : reader.at(pattern_key).items()) {
+    pattern.emplace_back(name, (reader.*read)(fmt::format("{}.{}", pattern_key, name), entry));
+  }
 }
 
 AdapterKind read_kind(const AdapterConfigReader& reader) {
@@ -161,7 +151,7 @@ std::vector<std::int64_t> read_ids(const AdapterConfigReader& reader, const std:
 /// A list, or an object of module name: list.
 model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
   model::TokenRows rows;
-  if (!reader.contains(kRowsKey) || reader.at(kRowsKey).is_null()) return rows;
+  if (!reader.is_given(kRowsKey)) return rows;
   const Json& value = reader.at(kRowsKey);
   if (!value.is_object()) {
     rows.embedding = read_ids(reader, kRowsKey, value);
@@ -247,14 +237,17 @@ struct AdapterKey {
   void (*replace)(const AdapterSection& requested, AdapterSection& options);
 };
 
-constexpr AdapterKey kAdapterKeys[] = {
-    {"lora_r", [](const auto& requested, auto& options) { options.lora_r = requested.lora_r; }},
-    {"lora_alpha", [](const auto& requested, auto& options) { options.lora_alpha = requested.lora_alpha; }},
-    {"use_rslora", [](const auto& requested, auto& options) { options.use_rslora = requested.use_rslora; }},
-    {"rank_pattern", [](const auto& requested, auto& options) { options.rank_pattern = requested.rank_pattern; }},
-    {"alpha_pattern", [](const auto& requested, auto& options) { options.alpha_pattern = requested.alpha_pattern; }},
-    {"lora_target_modules",
-     [](const auto& requested, auto& options) { options.lora_target_modules = requested.lora_target_modules; }}};
+template <auto kMember>
+void replace(const AdapterSection& requested, AdapterSection& options) {
+  options.*kMember = requested.*kMember;
+}
+
+constexpr AdapterKey kAdapterKeys[] = {{"lora_r", replace<&AdapterSection::lora_r>},
+                                       {"lora_alpha", replace<&AdapterSection::lora_alpha>},
+                                       {"use_rslora", replace<&AdapterSection::use_rslora>},
+                                       {"rank_pattern", replace<&AdapterSection::rank_pattern>},
+                                       {"alpha_pattern", replace<&AdapterSection::alpha_pattern>},
+                                       {"lora_target_modules", replace<&AdapterSection::lora_target_modules>}};
 
 /// Keys given together with init_adapter must describe the adapter's linears, ranks and scales. Their spelling does not
 /// matter: all-linear, or the list that such a run writes.
@@ -302,8 +295,11 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   options.file = path.string();
   options.kind = kind;
   options.lora_target_modules = read_targets(reader);
-  read_ranks(reader, options);
-  read_alphas(reader, options);
+  options.lora_r = kPeftDefaultRank;
+  options.lora_alpha = kPeftDefaultAlpha;
+  read_with_pattern(reader, "r", "rank_pattern", &AdapterConfigReader::rank, options.lora_r, options.rank_pattern);
+  read_with_pattern(reader, "lora_alpha", "alpha_pattern", &AdapterConfigReader::positive, options.lora_alpha,
+                    options.alpha_pattern);
   options.lora_dropout = reader.get<double>("lora_dropout", 0);
   if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) {
     reader.fail("lora_dropout", "is " + reader.at("lora_dropout").dump() + "; a number from 0 to below 1 was expected");
