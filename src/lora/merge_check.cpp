@@ -30,18 +30,11 @@ model::Batch make_batch(const std::vector<std::vector<std::int32_t>>& rows) {
     ids.insert(ids.end(), row.begin(), row.end());
     for (std::size_t i = 0; i < row.size(); ++i) positions.push_back(static_cast<std::int32_t>(i));
     batch.cu_seqlens.push_back(static_cast<std::int64_t>(ids.size()));
+    batch.max_document_tokens = std::max(batch.max_document_tokens, std::ssize(row));
   }
   batch.ids = at::tensor(ids, at::kInt);
   batch.positions = at::tensor(positions, at::kInt);
   return batch;
-}
-
-std::int64_t longest(const model::Batch& batch) {
-  std::int64_t length = 0;
-  for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
-    length = std::max(length, batch.cu_seqlens[i] - batch.cu_seqlens[i - 1]);
-  }
-  return length;
 }
 
 /// A model after a forward pass: the output of its last layer, and its weights.
@@ -59,7 +52,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
       Passed{model::read_model_config(folder), storage::open_model_weights(folder), nullptr, nullptr, {}});
   const model::ModelConfig& config = passed->config;
   model::check_weights(config, passed->files);
-  model::check_rope_supported(config, longest(batch));
+  model::check_rope_supported(config, batch.max_document_tokens);
   std::vector<model::AdapterSpec> specs;
   model::TokenRows rows;
   if (!adapter.empty()) {
@@ -76,7 +69,8 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   if (!specs.empty()) load_adapter(adapter, *passed->adapters);
   model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat,
                                  at::kCPU);
-  model::Decoder decoder = model::make_decoder(config, shape, *passed->weights, at::kFloat, longest(batch), {});
+  model::Decoder decoder =
+      model::make_decoder(config, shape, *passed->weights, at::kFloat, batch.max_document_tokens, {});
   model::decoder_forward(decoder, batch, activations);
   passed->hidden = activations.final_hidden.clone();
   return passed;
@@ -88,29 +82,24 @@ at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
   return model::lm_head_logits(head, model.hidden.narrow(0, begin, m), /*use_adapter=*/true, model::Product::kGemm);
 }
 
-/// Sets check.row and check.position to those of `slot` of the batch.
-void locate(const model::Batch& batch, std::int64_t slot, MergeCheck& check) {
-  const auto end = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), slot);
-  check.row = static_cast<std::size_t>(end - batch.cu_seqlens.begin()) - 1;
-  check.position = static_cast<std::size_t>(slot - batch.cu_seqlens[check.row]);
-}
-
 void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t begin, const model::Batch& batch,
              MergeCheck& check) {
   const at::Tensor differences = (unmerged - merged).abs().amax(1);
   const auto [largest, where] = differences.max(0);  // NaN counts as largest
   const double difference = largest.item<float>();
-  MergeCheck here = check;
-  locate(batch, begin + where.item<std::int64_t>(), here);
+  const std::int64_t slot = begin + where.item<std::int64_t>();
+  const auto end = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), slot);
+  const auto row = static_cast<std::size_t>(end - batch.cu_seqlens.begin()) - 1;
+  const auto position = static_cast<std::size_t>(slot - batch.cu_seqlens[row]);
   if (!std::isfinite(difference)) {
-    throw NumericError(fmt::format("row {}, token {}", here.row + 1, here.position + 1),
+    throw NumericError(fmt::format("row {}, token {}", row + 1, position + 1),
                        "the logits are not finite, so the merged model cannot be compared; check the base weights and "
                        "the run that trained the adapter");
   }
   if (difference > check.max_difference) {
     check.max_difference = difference;
-    check.row = here.row;
-    check.position = here.position;
+    check.row = row;
+    check.position = position;
   }
   check.max_logit = std::max<double>(check.max_logit, unmerged.abs().max().item<float>());
   check.num_argmax_changed += (unmerged.argmax(1) != merged.argmax(1)).sum().item<std::int64_t>();
