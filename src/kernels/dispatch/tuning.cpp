@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <limits>
 
 #include "lora_train/base/error.h"
@@ -150,13 +149,10 @@ std::optional<std::string> Tuner::choose(const TuningCase& tuning_case) {
 }
 
 std::string Tuner::describe() const {
-  char line[200];
-  std::snprintf(
-      line, sizeof line,
-      "tuning: %d choices, %d from the checkpoint, %d from the cache, %d measured in %.1f s, %d left to heuristics",
+  return fmt::format(
+      "tuning: {} choices, {} from the checkpoint, {} from the cache, {} measured in {:.1f} s, {} left to heuristics",
       counts_.total(), counts_.from_checkpoint, counts_.from_cache, counts_.measured, seconds_,
       counts_.left_to_heuristics);
-  return line;
 }
 
 }  // namespace lora_train::kernels

@@ -10,6 +10,8 @@
 namespace lora_train::model {
 namespace {
 
+using storage::DType;
+
 /// True when no exponent is all ones. Plain loops: the saving thread must not wake LibTorch's pool, which is training.
 template <typename Bits>
 bool has_no_full_exponent(std::string_view bytes, Bits exponent) {
@@ -26,12 +28,6 @@ bool is_finite(std::string_view bytes, at::ScalarType type) {
   if (type == at::kFloat) return has_no_full_exponent<std::uint32_t>(bytes, 0x7F800000U);
   return has_no_full_exponent<std::uint16_t>(bytes, type == at::kHalf ? 0x7C00U : 0x7F80U);
 }
-
-}  // namespace
-
-using storage::DType;
-
-namespace {
 
 constexpr std::pair<DType, at::ScalarType> kTypes[] = {{DType::kF32, at::kFloat},
                                                        {DType::kF16, at::kHalf},
