@@ -143,7 +143,7 @@ def bits(values, dtype=torch.int32):
 
 def quantized_case(code, w):
     case = {"code": code, "rows": w.shape[0], "width": w.shape[1], "input": bits(w)}
-    make = {"int8": rules.quantize_int8, "fp8": rules.quantize_fp8}.get(code, lambda w: rules.quantize_4_bits(w, code))
+    make = {"nf4": rules.quantize_nf4, "int8": rules.quantize_int8, "fp8": rules.quantize_fp8}[code]
     codes, scales = make(w)
     case |= {"codes": bits(codes, torch.int8), "scales": bits(scales)}
     return case
@@ -179,7 +179,7 @@ def nested_input():
 
 
 def nested_case():
-    _, absmax = rules.quantize_4_bits(nested_input(), "nf4")
+    _, absmax = rules.quantize_nf4(nested_input())
     from bitsandbytes.functional import create_dynamic_map
     codes, scales, offset = rules.quantize_nested(absmax, create_dynamic_map())
     return {"scales": bits(codes, torch.int8), "nested_scales": bits(scales), "offset": bits(offset.view(1))[0]}
@@ -192,7 +192,6 @@ def write_quantized_weight():
     fp8 = torch.tensor([[448.0, 17, 19, 208, 2.0 ** -9, 2.0 ** -10, 3 * 2.0 ** -10, 5 * 2.0 ** -11, -0.0],
                         [-447.9, -17, 1e-9, 15.5, 0.0078125, 0.0146484375, -0.0151, 447, 0]])
     cases = [quantized_case("nf4", short_blocks(ties(rules.NF4_THRESHOLDS), 9)),
-             quantized_case("fp4", short_blocks(ties(rules.FP4_THRESHOLDS), 9)),
              quantized_case("int8", int8), quantized_case("fp8", fp8)]
     lines = ["// Written by scripts/make_goldens.py with scripts/quantisation_rules.py; do not edit.", "// clang-format off",
              "inline const std::vector<QuantizationGolden> kQuantizationGoldens = {"]

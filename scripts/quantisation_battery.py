@@ -4,8 +4,6 @@ bitsandbytes' CUDA rules (scripts/quantisation_rules.py) and with bitsandbytes o
 
 Sizes are odd and even, so that blocks cross rows and the last one is short; dtypes fp32, bf16 and fp16; some blocks are zeros,
 some elements far outside. Where bitsandbytes' CPU code follows another rule than its CUDA kernels, the difference is counted:
-  fp4 sign     codes 0 and 8, both zero: the CPU gives the sign the other way round
-  fp4 ties     its CPU thresholds are not those of CUDA; each such element has to lie within 1e-6 of one
   nested       its CPU codes of the scales come from a table of 65,536 bins: at most 0.3% may be one step off, and more steps
                only within a bin of zero, where codes are closer to each other than bins
   short zeros  scale 1e-38 of a short last block of zeros, which is 0 here and in CUDA
@@ -34,7 +32,7 @@ import quantisation_rules as rules  # noqa: E402
 from bitsandbytes import functional as bnb  # noqa: E402
 
 BATCH = 50  # matrices in one run of the probe
-FORMATS = ["nf4", "nf4-nested", "fp4", "int8", "fp8"]
+FORMATS = ["nf4", "nf4-nested", "int8", "fp8"]
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
 SHOWN = 5
 MAX_NESTED_OFF = 0.003
@@ -80,37 +78,27 @@ def spread(scales, block, count):
     return scales.repeat_interleave(block)[:count]
 
 
-def compare_4_bits(name, code, w, out, result):
-    """Codes, scales and decoded values of a plain one; returns its scales."""
-    table, count = bnb.get_4bit_type(code, device="cpu"), w.numel()
-    want, absmax = rules.quantize_4_bits(w, code)
-    result.equal(f"{code} codes, port", out["codes"], want)
-    result.equal(f"{code} scales, port", out["scales"], absmax)
+def compare_nf4(name, w, out, result):
+    """Codes, scales and decoded values."""
+    table, count = bnb.get_4bit_type("nf4", device="cpu"), w.numel()
+    want, absmax = rules.quantize_nf4(w)
+    result.equal("nf4 codes, port", out["codes"], want)
+    result.equal("nf4 scales, port", out["scales"], absmax)
     decoded = (table[unpacked(out["codes"], count)] * spread(absmax, 64, count)).view_as(w)
-    result.equal(f"{code} decoded, formula", out["decoded"], decoded)
-    theirs, state = bnb.quantize_4bit(w, quant_type=code)
-    result.equal(f"{code} scales, bitsandbytes", out["scales"], torch.where(state.absmax == torch.tensor(1e-38), 0, state.absmax))
+    result.equal("nf4 decoded, formula", out["decoded"], decoded)
+    theirs, state = bnb.quantize_4bit(w, quant_type="nf4")
+    result.equal("nf4 scales, bitsandbytes", out["scales"], torch.where(state.absmax == torch.tensor(1e-38), 0, state.absmax))
     result.counts["short blocks of zeros"] += int((state.absmax == torch.tensor(1e-38)).sum())
-    if code == "nf4":
-        result.equal("nf4 codes, bitsandbytes", out["codes"], theirs.flatten())
-        result.counts["nf4 all-zero blocks"] += int((absmax == 0).sum())
-        if w.shape[1] % 64 == 0:
-            state.dtype = torch.float32
-            result.equal("nf4 decoded, bitsandbytes", out["decoded"], bnb.dequantize_4bit(theirs, state))
-        return
-    ours, theirs = unpacked(out["codes"], count), unpacked(theirs.flatten(), count)
-    result.counts["fp4 sign of zero"] += int(((ours % 8 == 0) & (theirs % 8 == 0) & (ours != theirs)).sum())
-    differs = table[ours] != table[theirs]
-    result.counts["fp4 ties"] += int(differs.sum())
-    scaled = rules.absmax_and_scaled(w.flatten(), 64)[1].flatten()[:count][differs].abs()
-    distance = (scaled.unsqueeze(1) - torch.tensor(rules.FP4_THRESHOLDS)).abs().amin(1)
-    result.at_most("fp4 codes far from a threshold that differ, bitsandbytes", int((distance > 1e-6).sum()), 0)
-    result.counts["fp4 codes, bitsandbytes: elements"] += count
+    result.equal("nf4 codes, bitsandbytes", out["codes"], theirs.flatten())
+    result.counts["nf4 all-zero blocks"] += int((absmax == 0).sum())
+    if w.shape[1] % 64 == 0:
+        state.dtype = torch.float32
+        result.equal("nf4 decoded, bitsandbytes", out["decoded"], bnb.dequantize_4bit(theirs, state))
 
 
 def compare_nested(name, w, out, result):
     table, signed, count = bnb.get_4bit_type("nf4", device="cpu"), bnb.create_dynamic_map(), w.numel()
-    want, absmax = rules.quantize_4_bits(w, "nf4")
+    want, absmax = rules.quantize_nf4(w)
     codes, nested_absmax, offset = rules.quantize_nested(absmax, signed)
     result.equal("nested: 4-bit codes", out["codes"], want)
     result.equal("nested: offset", out["offset"], offset.view(1))
@@ -150,8 +138,8 @@ def compare(name, w, out, result):
     code = name.split("/")[0]
     if code == "nf4-nested":
         compare_nested(name, w, out, result)
-    elif code in ("nf4", "fp4"):
-        compare_4_bits(name, code, w, out, result)
+    elif code == "nf4":
+        compare_nf4(name, w, out, result)
     else:
         compare_8_bits(name, code, w, out, result)
 

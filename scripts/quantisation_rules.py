@@ -6,8 +6,6 @@ One difference is ours: a block of zeros gets the code of zero, which CUDA's 0 *
 import torch
 
 SMALLEST = 1e-38  # below it 1 / absmax may be infinite
-FP4_BY_MAGNITUDE = torch.tensor([0, 1, 6, 7, 4, 5, 2, 3])
-FP4_THRESHOLDS = [0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333]
 NF4_THRESHOLDS = [-0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544, -0.23460740596055984,
                   -0.13791173323988914, -0.045525018125772476, 0.03979014977812767, 0.1202552504837513, 0.2035212516784668,
                   0.2920137718319893, 0.3893125355243683, 0.5016634166240692, 0.6427869200706482, 0.8614784181118011]
@@ -29,14 +27,10 @@ def rank_among(x, thresholds):
     return sum((x > torch.tensor(threshold, dtype=torch.float32)).long() for threshold in thresholds)
 
 
-def quantize_4_bits(w, code, size=64):
+def quantize_nf4(w, size=64):
     """(bytes [ceil(n / 2)], absmax)"""
     absmax, x = absmax_and_scaled(w.flatten(), size)
-    if code == "fp4":
-        codes = FP4_BY_MAGNITUDE[rank_among(x.abs(), FP4_THRESHOLDS)] + 8 * (x < 0)
-    else:
-        codes = rank_among(x, NF4_THRESHOLDS)
-    pairs = codes.flatten().view(-1, 2)
+    pairs = rank_among(x, NF4_THRESHOLDS).flatten().view(-1, 2)
     return (pairs[:, 0] * 16 + pairs[:, 1])[:(w.numel() + 1) // 2].to(torch.uint8), absmax
 
 

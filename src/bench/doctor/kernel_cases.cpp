@@ -234,8 +234,8 @@ void add_dequantize(const Place& place, std::int64_t O, std::int64_t D, const Ca
     add_case(sink, name, sizes_text({{"O", O}, {"D", D}}), {place.empty({O, D + 16})}, decode, kernels::dequantize,
              kernels::dequantize_reference);
   };
-  add("dequantize nf4", kernels::WeightCode::kNf4, false);
-  add("dequantize nested nf4", kernels::WeightCode::kNf4, true);
+  add("dequantize nf4", kernels::WeightCode::k4Bit, false);
+  add("dequantize nested nf4", kernels::WeightCode::k4Bit, true);
   add("dequantize int8", kernels::WeightCode::kInt8, false);
   add("dequantize fp8", kernels::WeightCode::kFp8, false);
 }

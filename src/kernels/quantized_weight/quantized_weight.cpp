@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <numeric>
 #include <vector>
@@ -75,7 +74,7 @@ WeightView view_of(const QuantizedWeight& weight) {
   view.width = weight.in_features;
   view.codes = weight.codes.const_data_ptr();
   view.scales = weight.scales.const_data_ptr();
-  if (has_4_bits(weight.code)) {
+  if (weight.code == WeightCode::k4Bit) {
     view.map = read<float>(weight.map);
     view.block_shift = shift_of(weight.block_size, weight.block_size + 1);
     view.nested_scales = read<float>(weight.nested_scales);
@@ -100,7 +99,7 @@ struct RowRange {
   at::Tensor codes, scales;
 };
 RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t count) {
-  if (!has_4_bits(weight.code)) {
+  if (weight.code != WeightCode::k4Bit) {
     const std::int64_t per_scale = weight.code == WeightCode::kInt8 ? 1 : weight.block_rows;
     return {weight.codes.narrow(0, begin, count),
             weight.scales.narrow(0, begin / per_scale, (count + per_scale - 1) / per_scale)};
@@ -147,6 +146,12 @@ at::Tensor values_of(const QuantizedWeight& weight) {
   return (values * spread(scales_of_blocks(weight), weight.block_size, 0, O * D)).view({O, D});
 }
 
+/// The thresholds of bitsandbytes' CUDA kernels, fp32 [15] on the CPU. A value on one belongs to the lower side.
+at::Tensor nf4_thresholds() {
+  const at::Tensor map = nf4_map();
+  return (map.narrow(0, 0, 15) + map.narrow(0, 1, 15)) * 0.5;
+}
+
 /// [blocks, size], padded with zeros.
 at::Tensor in_blocks(const at::Tensor& flat, std::int64_t size) {
   const std::int64_t num_blocks = (flat.size(0) + size - 1) / size;
@@ -156,15 +161,7 @@ at::Tensor in_blocks(const at::Tensor& flat, std::int64_t size) {
 void quantize_4_bits(const at::Tensor& w, const QuantizedWeight& weight, RowRange& range) {
   const at::Tensor blocks = in_blocks(w.flatten(), weight.block_size), scales = at::amax(blocks.abs(), 1);
   const at::Tensor x = blocks * scales.clamp_min(1e-38).reciprocal().unsqueeze(1);
-  const at::Tensor thresholds = thresholds_of(weight.code).to(w.device());
-  at::Tensor codes;
-  if (weight.code == WeightCode::kFp4) {
-    const at::Tensor ranks = at::bucketize(x.abs(), thresholds);
-    codes =
-        fp4_codes_by_magnitude().to(w.device()).index_select(0, ranks.flatten()).view_as(x) + (x < 0).to(at::kLong) * 8;
-  } else {
-    codes = at::bucketize(x, thresholds);
-  }
+  const at::Tensor codes = at::bucketize(x, nf4_thresholds().to(w.device()));
   const at::Tensor pairs = codes.to(at::kByte).view({-1, 2});
   const at::Tensor bytes = pairs.select(1, 0).bitwise_left_shift(4).bitwise_or(pairs.select(1, 1));
   range.codes.copy_(bytes.narrow(0, 0, range.codes.size(0)));
@@ -201,7 +198,7 @@ std::int64_t bytes_of(const QuantizedWeight& weight) {
 }
 
 void check_quantized_weight(const QuantizedWeight& weight) {
-  if (has_4_bits(weight.code)) return check_four_bits(weight);
+  if (weight.code == WeightCode::k4Bit) return check_four_bits(weight);
   if (weight.code == WeightCode::kFp8) return check_fp8(weight);
   check_matrix("codes", weight.codes, {weight.out_features, weight.in_features}, at::kChar);
   check_vector(kDequantize, "scales", weight.scales, weight.out_features, at::kFloat);
@@ -289,30 +286,10 @@ at::Tensor nf4_map() {
                     at::kFloat);
 }
 
-at::Tensor fp4_map() {
-  constexpr std::array<float, 8> kTwelfths = {0, 0.0625F, 8, 12, 4, 6, 2, 3};
-  std::vector<float> values;
-  for (const float sign : {1.0F, -1.0F}) {
-    for (const float twelfths : kTwelfths) values.push_back(twelfths == 0 ? 0.0F : sign * twelfths / 12.0F);
-  }
-  return at::tensor(values, at::kFloat);
-}
-
 at::Tensor dynamic_map(bool is_signed) {
   const DynamicMap& map = is_signed ? kSignedMap : kUnsignedMap;
   return at::tensor(at::ArrayRef<float>(map.values), at::kFloat);
 }
-
-at::Tensor thresholds_of(WeightCode code) {
-  if (code == WeightCode::kFp4) {
-    return at::tensor({0.00260417F, 0.0859375F, 0.20833333F, 0.29166667F, 0.4166667F, 0.583333F, 0.8333333F},
-                      at::kFloat);
-  }
-  const at::Tensor map = nf4_map();
-  return (map.narrow(0, 0, 15) + map.narrow(0, 1, 15)) * 0.5;
-}
-
-at::Tensor fp4_codes_by_magnitude() { return at::tensor({0, 1, 6, 7, 4, 5, 2, 3}, at::kLong); }
 
 QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
                                       const at::Device& device, const WeightBlocks& blocks) {
@@ -326,9 +303,9 @@ QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features
   const auto empty = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::empty(sizes, at::device(device).dtype(dtype));
   };
-  if (has_4_bits(code)) {
+  if (code == WeightCode::k4Bit) {
     const std::int64_t count = out_features * in_features;
-    weight.map = (code == WeightCode::kNf4 ? nf4_map() : fp4_map()).to(device);
+    weight.map = nf4_map().to(device);
     weight.codes = empty({ceil_div(count, 2)}, at::kByte);
     weight.scales = empty({ceil_div(count, weight.block_size)}, at::kFloat);
   } else if (code == WeightCode::kInt8) {
@@ -370,8 +347,8 @@ void quantize_rows(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& 
       quantize_fp8_cpu(read<T>(w), w.size(0), w.size(1), weight.block_rows, weight.block_columns,
                        write<std::uint8_t>(range.codes), scales);
     } else {
-      quantize_4_bits_cpu(read<T>(w), w.numel(), weight.block_size, weight.code == WeightCode::kFp4,
-                          thresholds_of(weight.code).const_data_ptr<float>(), write<std::uint8_t>(range.codes), scales);
+      quantize_4_bits_cpu(read<T>(w), w.numel(), weight.block_size, nf4_thresholds().const_data_ptr<float>(),
+                          write<std::uint8_t>(range.codes), scales);
     }
   });
 }

@@ -111,18 +111,8 @@ LORA_TRAIN_INLINE std::uint32_t largest_bits(const T* w, std::int64_t count, std
 
 /// The code of every element as a byte; returns the scale.
 template <class T>
-LORA_TRAIN_CLONES float code_block(const T* w, std::int64_t count, bool is_fp4, const float* thresholds,
-                                   std::uint8_t* codes) {
+LORA_TRAIN_CLONES float code_block(const T* w, std::int64_t count, const float* thresholds, std::uint8_t* codes) {
   const float scale = float_of_bits(largest_bits(w, count)), inverse = 1.0F / std::max(scale, 1e-38F);
-  if (is_fp4) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float x = load(w + i) * inverse, magnitude = std::abs(x);
-      unsigned rank = 0;
-      for (int t = 0; t < 7; ++t) rank += magnitude > thresholds[t] ? 1 : 0;
-      codes[i] = static_cast<std::uint8_t>((0x32547610u >> (4 * rank) & 7u) | (x < 0 ? 8u : 0u));
-    }
-    return scale;
-  }
   for (std::int64_t i = 0; i < count; ++i) {
     const float x = load(w + i) * inverse;
     unsigned rank = 0;
@@ -161,7 +151,7 @@ LORA_TRAIN_CLONES float code_fp8_tile(const T* w, std::int64_t stride, std::int6
 template <class To>
 void dequantize_cpu(const WeightView& weight, Rows<To> to) {
   parallel_ranges(weight.num_rows, row_grain(weight.width), [&](std::int64_t begin, std::int64_t end) {
-    if (has_4_bits(weight.code)) {
+    if (weight.code == WeightCode::k4Bit) {
       write_4_bit_rows(weight, to, begin, end);
     } else if (weight.code == WeightCode::kInt8) {
       write_int8_rows(weight, to, begin, end);
@@ -174,7 +164,7 @@ void dequantize_cpu(const WeightView& weight, Rows<To> to) {
 LORA_TRAIN_INSTANTIATE(dequantize_cpu);
 
 template <class T>
-void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size, bool is_fp4, const float* thresholds,
+void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size, const float* thresholds,
                          std::uint8_t* codes, float* scales) {
   const std::int64_t num_blocks = (count + block_size - 1) / block_size;
   parallel_ranges(num_blocks, kGrainElements / block_size, [&](std::int64_t begin, std::int64_t end) {
@@ -182,8 +172,8 @@ void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size
     for (std::int64_t b = begin; b < end; ++b) {
       const std::int64_t first = b * block_size, size = std::min(block_size, count - first);
       // An odd count leaves half a byte, which gets the code of zero.
-      if (size % 2 != 0) block[static_cast<std::size_t>(size)] = is_fp4 ? 0 : 7;
-      scales[b] = code_block(w + first, size, is_fp4, thresholds, block.data());
+      if (size % 2 != 0) block[static_cast<std::size_t>(size)] = 7;
+      scales[b] = code_block(w + first, size, thresholds, block.data());
       const std::uint8_t* const pairs = block.data();
       std::uint8_t* const out = codes + first / 2;
       for (std::int64_t i = 0; i < (size + 1) / 2; ++i)

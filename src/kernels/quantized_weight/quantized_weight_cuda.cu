@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kDequantThreads)
   const auto* const words = reinterpret_cast<const std::uint32_t*>(segments + segment_of_block[blockIdx.x]);
   if (threadIdx.x < kWords) reinterpret_cast<std::uint32_t*>(shared_segment)[threadIdx.x] = words[threadIdx.x];
   __syncthreads();
-  const bool has_map = segment.source == SegmentSource::kCodes && has_4_bits(segment.weight.code);
+  const bool has_map = segment.source == SegmentSource::kCodes && segment.weight.code == WeightCode::k4Bit;
   if (has_map && threadIdx.x < 16) map[threadIdx.x] = global<float>(segment.weight.map)[threadIdx.x];
   __syncthreads();
   const std::int64_t block = blockIdx.x - segment.first_block;

@@ -55,10 +55,9 @@ template <class To>
 void dequantize_cpu(const WeightView& weight, Rows<To> to);
 
 /// 4 bits: blocks of block_size elements of w [count], starting at a block. codes [ceil(count / 2)],
-/// scales [ceil(count / block_size)]. thresholds: 15 ascending ones between the values of the map, or for fp4 7 between
-/// its magnitudes. T is float or Bf16.
+/// scales [ceil(count / block_size)]. thresholds: 15 ascending ones between the values of the map. T is float or Bf16.
 template <class T>
-void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size, bool is_fp4, const float* thresholds,
+void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size, const float* thresholds,
                          std::uint8_t* codes, float* scales);
 
 /// w [num_rows, width], rounded to fp16 by the caller.

@@ -248,7 +248,7 @@ namespace {
 
 /// A plain linear to be quantised, without scales in 8 bits.
 QuantizedWeight unnested_weight(const LinearStorage& storage, at::Device device) {
-  const WeightCode code = storage.format == LinearFormat::k4Bit   ? WeightCode::kNf4  // a folder has its own map
+  const WeightCode code = storage.format == LinearFormat::k4Bit   ? WeightCode::k4Bit
                           : storage.format == LinearFormat::kInt8 ? WeightCode::kInt8
                                                                   : WeightCode::kFp8;
   return kernels::make_quantized_weight(code, storage.out_features, storage.in_features, device,

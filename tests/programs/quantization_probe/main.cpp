@@ -1,6 +1,6 @@
 // quantization-probe: test-only. Quantises matrices, row by row as a model is loaded, and decodes them again.
 //   quantization-probe IN.safetensors OUT.safetensors
-// IN: matrices F32, BF16 or F16 [O, D] named FORMAT/ANYTHING; a format is nf4, fp4, nf4-nested, fp4-nested, int8 or fp8.
+// IN: matrices F32, BF16 or F16 [O, D] named FORMAT/ANYTHING; a format is nf4, nf4-nested, int8 or fp8.
 // OUT: NAME.codes U8, NAME.scales, NAME.decoded F32 [O, D], and of nested ones NAME.nested_scales, NAME.offset [1].
 #include <ATen/ATen.h>
 
@@ -29,7 +29,7 @@ void quantize(const at::Tensor& w, kernels::QuantizedWeight& weight) {
 
 void run(const char* in, const char* out) {
   const std::map<std::string, WeightCode> codes = {
-      {"nf4", WeightCode::kNf4}, {"fp4", WeightCode::kFp4}, {"int8", WeightCode::kInt8}, {"fp8", WeightCode::kFp8}};
+      {"nf4", WeightCode::k4Bit}, {"int8", WeightCode::kInt8}, {"fp8", WeightCode::kFp8}};
   const storage::SafetensorsFile file(in);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& entry : file.tensors()) {

@@ -25,7 +25,7 @@ QuantizedWeight random_weight(const Format& format, int64_t O, int64_t D) {
   if (format.code == WeightCode::kFp8) bytes.masked_fill_(bytes.bitwise_and(127) == 127, 5);  // no NaN
   weight.codes.copy_(bytes.view(weight.codes.scalar_type()));
   weight.scales = uniform(weight.scales.sizes(), 2);
-  if (!has_4_bits(format.code)) return weight;
+  if (format.code != WeightCode::k4Bit) return weight;
   weight.map = uniform({16}, 3);
   if (!format.is_nested) return weight;
   weight.nested_block_size = 32;
@@ -123,7 +123,7 @@ TEST_P(Dequantize, NothingToDo) {
   Dequantizations none;
   none.run();
   auto out = place.empty({0, 8});
-  dequantize(on(place.device, empty_weight({WeightCode::kNf4}, 0, 8)), out);
+  dequantize(on(place.device, empty_weight({WeightCode::k4Bit}, 0, 8)), out);
 }
 
 TEST(DequantizeReference, IsTheFormula) {
@@ -143,7 +143,7 @@ TEST(DequantizeReference, IsTheFormula) {
 }
 
 TEST(DequantizeReference, WritesHalf) {
-  const QuantizedWeight weight = random_weight({WeightCode::kNf4, true}, 5, 64);
+  const QuantizedWeight weight = random_weight({WeightCode::k4Bit, true}, 5, 64);
   auto out = at::empty({5, 64}, at::kHalf), exact = at::empty({5, 64});
   dequantize(weight, out);
   dequantize(weight, exact);
@@ -157,7 +157,7 @@ TEST(QuantizedWeight, RefusesWhatDoesNotFit) {
     spoil(weight);
     EXPECT_THROW(check_quantized_weight(weight), ShapeError);
   };
-  const Format nested{WeightCode::kNf4, true};
+  const Format nested{WeightCode::k4Bit, true};
   refused(nested, [](auto& w) { w.codes = w.codes.narrow(0, 0, 159); });
   refused(nested, [](auto& w) { w.codes = w.codes.to(at::kChar); });
   refused(nested, [](auto& w) { w.map = w.map.narrow(0, 0, 15); });
@@ -167,7 +167,7 @@ TEST(QuantizedWeight, RefusesWhatDoesNotFit) {
   refused(nested, [](auto& w) { w.nested_map = w.nested_map.narrow(0, 0, 255); });
   refused(nested, [](auto& w) { w.nested_block_size = 0; });
   refused(nested, [](auto& w) { w.nested_scales = at::ones({2}); });
-  refused({WeightCode::kFp4}, [](auto& w) { w.scales = w.scales.to(at::kByte); });
+  refused({WeightCode::k4Bit}, [](auto& w) { w.scales = w.scales.to(at::kByte); });
   refused({WeightCode::kInt8}, [](auto& w) { w.scales = at::ones({64}); });
   refused({WeightCode::kInt8}, [](auto& w) { w.codes = w.codes.to(at::kByte); });
   refused({WeightCode::kFp8, false, 64, 4, 2}, [](auto& w) { w.scales = w.scales.t().contiguous(); });
@@ -179,9 +179,9 @@ TEST(QuantizedWeight, RefusesWhatDoesNotFit) {
 }
 
 TEST(QuantizedWeight, CountsItsBytes) {
-  EXPECT_EQ(bytes_of(random_weight({WeightCode::kNf4}, 32, 64)), 1024 + 32 * 4 + 64);
+  EXPECT_EQ(bytes_of(random_weight({WeightCode::k4Bit}, 32, 64)), 1024 + 32 * 4 + 64);
   EXPECT_EQ(bytes_of(make_quantized_weight(WeightCode::kInt8, 32, 64, at::kMeta)), 2048 + 32 * 4);
-  QuantizedWeight nested = make_quantized_weight(WeightCode::kNf4, 4096, 64, at::kMeta);
+  QuantizedWeight nested = make_quantized_weight(WeightCode::k4Bit, 4096, 64, at::kMeta);
   finish_nested(nested);
   EXPECT_EQ(bytes_of(nested), 4096 * 32 + 4096 + 16 * 4 + 64 + 1024);
 }

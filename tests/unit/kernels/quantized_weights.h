@@ -18,10 +18,10 @@ struct Format {
   bool is_nested = false;
   int64_t block_size = 64, block_rows = 128, block_columns = 128;
 };
-inline const std::vector<Format> kFormats = {{WeightCode::kNf4},
-                                             {WeightCode::kNf4, true},
-                                             {WeightCode::kFp4, false, 16},
-                                             {WeightCode::kFp4, true, 16},
+inline const std::vector<Format> kFormats = {{WeightCode::k4Bit},
+                                             {WeightCode::k4Bit, true},
+                                             {WeightCode::k4Bit, false, 16},
+                                             {WeightCode::k4Bit, true, 16},
                                              {WeightCode::kInt8},
                                              {WeightCode::kFp8},
                                              {WeightCode::kFp8, false, 64, 4, 2},

@@ -222,7 +222,7 @@ TEST(WorkRecord, CopiesAndRows) {
 
 TEST(WorkRecord, QuantizedWeights) {
   Dequantizations layer;
-  const QuantizedWeight nf4 = make_quantized_weight(WeightCode::kNf4, N, D, at::kMeta);
+  const QuantizedWeight nf4 = make_quantized_weight(WeightCode::k4Bit, N, D, at::kMeta);
   QuantizedWeight nested = nf4;
   finish_nested(nested);
   at::Tensor out = meta({N, D});

@@ -16,12 +16,12 @@ struct Shape {
 
 // Odd widths, misaligned rows, blocks that cross rows, more than one block of threads, matrices of nothing.
 const std::vector<Shape> kShapes = {
-    {WeightCode::kNf4, 1, 1, 0, true, false},     {WeightCode::kNf4, 5, 7, 1, true, true},
-    {WeightCode::kNf4, 70, 136, 16, true, false}, {WeightCode::kFp4, 70, 136, 8, true, true},
-    {WeightCode::kNf4, 9, 64, 0, false, true},    {WeightCode::kInt8, 3, 5, 3, true, false},
-    {WeightCode::kInt8, 70, 136, 8, true, false}, {WeightCode::kFp8, 33, 40, 8, true, false},
-    {WeightCode::kFp8, 9, 17, 1, true, false},    {WeightCode::kFp8, 70, 136, 1, true, false},
-    {WeightCode::kNf4, 0, 8, 0, true, false},     {WeightCode::kFp8, 3, 0, 8, true, false}};
+    {WeightCode::k4Bit, 1, 1, 0, true, false},     {WeightCode::k4Bit, 5, 7, 1, true, true},
+    {WeightCode::k4Bit, 70, 136, 16, true, false}, {WeightCode::k4Bit, 70, 136, 8, true, true},
+    {WeightCode::k4Bit, 9, 64, 0, false, true},    {WeightCode::kInt8, 3, 5, 3, true, false},
+    {WeightCode::kInt8, 70, 136, 8, true, false},  {WeightCode::kFp8, 33, 40, 8, true, false},
+    {WeightCode::kFp8, 9, 17, 1, true, false},     {WeightCode::kFp8, 70, 136, 1, true, false},
+    {WeightCode::k4Bit, 0, 8, 0, true, false},     {WeightCode::kFp8, 3, 0, 8, true, false}};
 constexpr std::int32_t kBlockShift = 4, kNestedShift = 3, kRowShift = 2, kColumnShift = 3;
 
 /// A matrix with random codes and scales.
@@ -183,7 +183,7 @@ TYPED_TEST(DequantizeCuda, PlainSegmentsAreMultipliedInFloatAndRoundedOnce) {
 
 TYPED_TEST(DequantizeCuda, OfNothingLaunchesNothing) {
   const auto before = num_launches();
-  Matrices<TypeParam>({{WeightCode::kNf4, 0, 8, 0, true, false}, {WeightCode::kInt8, 1, 0, 0, true, false}}).run();
+  Matrices<TypeParam>({{WeightCode::k4Bit, 0, 8, 0, true, false}, {WeightCode::kInt8, 1, 0, 0, true, false}}).run();
   EXPECT_EQ(num_launches(), before);
 }
 

@@ -15,7 +15,7 @@ namespace lora_train::kernels {
 
 /// A matrix [O, D]. All tensors are contiguous and on one device.
 struct QuantizedWeight {
-  WeightCode code = WeightCode::kNf4;
+  WeightCode code = WeightCode::k4Bit;
   std::int64_t out_features = 0, in_features = 0;
   at::Tensor codes;  ///< 4 bits: uint8 [ceil(O D / 2)], the first element of a pair in the high nibble; int8 [O, D]; or
                      ///< float8_e4m3fn [O, D]
@@ -45,18 +45,9 @@ std::int64_t bytes_of(const QuantizedWeight& weight);
 /// Throws ShapeError, naming the tensor, unless dtypes and sizes fit each other.
 void check_quantized_weight(const QuantizedWeight& weight);
 
-/// The maps of bitsandbytes, fp32 on the CPU, ascending except fp4. dynamic_map [256] is for 8-bit codes, in [-1, 1] or
-/// [0, 1].
+/// The maps of bitsandbytes, fp32 on the CPU, ascending. dynamic_map [256] is for 8-bit codes, in [-1, 1] or [0, 1].
 at::Tensor nf4_map();
-at::Tensor fp4_map();
 at::Tensor dynamic_map(bool is_signed);
-
-/// The thresholds of bitsandbytes' CUDA kernels, fp32 on the CPU: [15] between the values of nf4, or [7] between the
-/// magnitudes of fp4. A value on a threshold belongs to the lower side.
-at::Tensor thresholds_of(WeightCode code);
-
-/// codes_by_magnitude[i]: the code of fp4's i-th magnitude, ascending. [8] int64 on the CPU.
-at::Tensor fp4_codes_by_magnitude();
 
 /// A batch of dequantisations that can run repeatedly. The tensors stay where they are in memory.
 class Dequantizations {
@@ -97,7 +88,7 @@ struct WeightBlocks {
   std::int64_t size = 64, rows = 128, columns = 128;
 };
 
-/// An empty weight for quantize_rows, with the map of its code.
+/// An empty weight for quantize_rows; 4 bits: nf4.
 QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
                                       const at::Device& device, const WeightBlocks& blocks = {});
 
@@ -107,9 +98,8 @@ std::int64_t row_multiple(const QuantizedWeight& weight);
 /// Quantises rows [begin, begin + rows.size(0)) of the matrix. rows [n, D] fp32, bf16 or fp16, on the device of the
 /// weight; strided or not. begin and n are multiples of row_multiple, except in the last range. Several threads may
 /// call it with different rows.
-///   4 bits  scale = largest |w| of the block; code of fl(w * fl(1 / scale)): nearest value of the map, ties to the
-/// lower one
-///           (fp4: to the smaller magnitude). A block of zeros has scale 0 and the code of zero.
+///   4 bits  scale = largest |w| of the block; code of fl(w * fl(1 / scale)): nearest value of nf4's map, ties to the
+///           lower one. A block of zeros has scale 0 and the code of zero.
 ///   int8    scale = largest |fp16(w)| of the row; code = rint(fl(fp16(w) * fl(127 * fl(1 / scale)))), 0 in a row of
 /// zeros.
 ///   fp8     scale = fl(largest |w| of the tile / 448), 1 in a tile of zeros; code = fl(w / scale) rounded to nearest
