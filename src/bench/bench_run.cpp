@@ -10,7 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run/rehearsal.h"

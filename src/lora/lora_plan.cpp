@@ -1,5 +1,3 @@
-#include "lora_train/lora/lora_plan.h"
-
 #include <pcre2.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/layer_shape.h"
 
 namespace lora_train::lora {

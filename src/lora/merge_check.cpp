@@ -1,6 +1,4 @@
 // N tokens in all rows, D hidden, V vocabulary, m rows of a chunk.
-#include "lora_train/lora/merge_check.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"

@@ -32,10 +32,13 @@ struct MergeRequest {
   bool overwrite = false;
 };
 
+/// Decodes a linear of a quantised base to fp32 [out, in] (model::decode_linear). Without it, such a base is refused.
+using DecodeLinear =
+    std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)>;
+
 /// Callbacks during a merge. Each may be empty.
 struct MergeHooks {
-  /// Decodes a linear of a quantised base (model::decode_linear). Without it, such a base is refused.
-  std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)> decode;
+  DecodeLinear decode;
   /// Called before each tensor with the number done, the total number, and its name.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;
   /// Called once the folder is in place. If it throws, the folder is removed (or the older one restored).
@@ -61,6 +64,26 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks =
 
 /// The folder of the tokenizer that goes with the merged model: the adapter's if it holds one, else the model's.
 std::filesystem::path merged_tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
+
+// Checks a merge: compares the logits of the merged folder with those of the base model and adapter. Needs torch: the
+// engine computes it.
+
+struct MergeCheckRequest {
+  std::filesystem::path model, adapter, merged;
+  std::vector<std::vector<std::int32_t>> rows;  ///< token ids, no row empty; at most a few thousand tokens in total
+};
+
+struct MergeCheck {
+  double max_difference = 0;          ///< between two logits, over all positions and the whole vocabulary
+  double max_logit = 0;               ///< largest |logit| of base and adapter, for scale
+  std::size_t row = 0, position = 0;  ///< position of the largest difference
+  std::int64_t num_positions = 0;
+  std::int64_t num_argmax_changed = 0;  ///< positions at which another token is the most likely
+};
+
+/// Runs both models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of only one. Throws
+/// FormatError, NumericError naming row and position if a logit is not finite, StopError.
+MergeCheck check_merge(const MergeCheckRequest& request);
 
 struct PortableRequest {
   std::filesystem::path adapter, output_dir;

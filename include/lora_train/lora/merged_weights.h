@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,16 +12,13 @@
 #include <vector>
 
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::lora {
 
 struct TokenRowsToMerge;
-
-/// Decodes a linear of a quantised base to fp32 [out, in] (model::decode_linear).
-using DecodeLinear =
-    std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)>;
 
 /// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor. Not thread-safe.
 class MergedWeights {

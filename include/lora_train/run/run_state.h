@@ -9,7 +9,7 @@
 #include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/plan/run_spec.h"
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/plan/tuning/tuning.h"

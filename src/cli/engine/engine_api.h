@@ -10,7 +10,7 @@
 #include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/evaluate/generation.h"
-#include "lora_train/lora/merge_check.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/model/weights/quantize_model.h"
 #include "lora_train/run/run_training.h"
 

@@ -9,7 +9,7 @@
 #include "bench/forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 
 namespace lora_train::bench {

@@ -1,10 +1,9 @@
-#include "lora_train/lora/lora_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "lora_train/base/error.h"
+#include "lora_train/lora/adapter_config.h"
 
 namespace lora_train::lora {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 
 namespace lora_train::plan {

@@ -13,7 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/load.h"
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
