@@ -10,16 +10,8 @@
 namespace lora_train::model {
 namespace {
 
-struct RopeTypeRow {
-  RopeType type;
-  std::string_view name;
-};
-constexpr std::array<RopeTypeRow, 6> kRopeTypes = {{{RopeType::kDefault, "default"},
-                                                    {RopeType::kLinear, "linear"},
-                                                    {RopeType::kDynamic, "dynamic"},
-                                                    {RopeType::kYarn, "yarn"},
-                                                    {RopeType::kLongrope, "longrope"},
-                                                    {RopeType::kLlama3, "llama3"}}};
+// By RopeType.
+constexpr std::array<std::string_view, 6> kRopeTypes = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"};
 constexpr std::int64_t kLongest = std::int64_t{1} << 40;
 
 RopeType read_type(const ConfigReader& rope) {
@@ -28,9 +20,8 @@ RopeType read_type(const ConfigReader& rope) {
     rope.reject("factor", "has no effect without rope_type; set rope_type, or remove this key");
   }
   const std::string name = rope.text(key, "default");
-  for (const auto& row : kRopeTypes) {
-    if (row.name == name) return row.type;
-  }
+  const auto found = std::ranges::find(kRopeTypes, name);
+  if (found != kRopeTypes.end()) return static_cast<RopeType>(found - kRopeTypes.begin());
   rope.reject(key, "\"{}\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3", name);
 }
 
@@ -165,12 +156,7 @@ double yarn_mscale(double scale, double mscale) { return scale <= 1 ? 1.0 : 0.1 
 
 }  // namespace
 
-std::string_view rope_type_name(RopeType type) {
-  for (const auto& row : kRopeTypes) {
-    if (row.type == type) return row.name;
-  }
-  return "";
-}
+std::string_view rope_type_name(RopeType type) { return kRopeTypes[static_cast<std::size_t>(type)]; }
 
 RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<ConfigReader>& rope, double theta,
                           const ModelConfig& config) {
