@@ -95,8 +95,8 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   }
   if (!decoder.first_needed.embedding) return;
   OuterWeights& outer = decoder.weights.acquire_outer(Pass::kBackward);
-  at::Tensor* const grad = outer.grad_embedding.defined() ? &outer.grad_embedding : nullptr;
-  kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order, decoder.embedding_scale);
+  kernels::embedding_backward(batch.ids, d_hidden, &outer.grad_embedding, outer.rows, batch.order,
+                              decoder.embedding_scale);
   decoder.weights.release_outer(Pass::kBackward);
 }
 

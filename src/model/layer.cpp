@@ -7,13 +7,7 @@
 namespace lora_train::model {
 namespace {
 
-const BlockCode& code_of(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kMlp: return mlp::code;
-    case BlockKind::kAttention: break;
-  }
-  return attention::code;
-}
+const BlockCode& code_of(BlockKind kind) { return kind == BlockKind::kMlp ? mlp::code : attention::code; }
 
 const LayerShape& shape_of(const ForwardPass& pass, int64_t layer) {
   return pass.shape.layers[static_cast<std::size_t>(layer)];

@@ -62,9 +62,8 @@ void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed
       kernels::gemm(*d_trained, values.to(d_normed.scalar_type()), d_normed, {.accumulate = true, .alpha = scale});
     });
   }
-  at::Tensor& dweight = weights.final_norm.grad;
   kernels::rms_norm_backward(d_normed, rows.hidden, weights.final_norm.weight, rows.rstd, d_hidden, false,
-                             dweight.defined() ? &dweight : nullptr, head.norm_weight_offset);
+                             &weights.final_norm.grad, head.norm_weight_offset);
 }
 
 namespace {

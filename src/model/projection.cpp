@@ -163,11 +163,7 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
   const at::Tensor x = input.narrow(1, 0, projection.in_features), a = projection.lora_a();
   at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
   if (pass.product == Product::kSkinny || !has_masks(projection, pass.dropout)) {
-    if (pass.product == Product::kSkinny) {
-      kernels::skinny_gemm(x, a, {}, {}, s);
-    } else {
-      kernels::gemm(x, a.t(), s, kThin);
-    }
+    linear_product(pass.product, x, a, kThin, s);
     return keep_own_columns(projection, pass, s);
   }
   const auto fill = [&](const at::Tensor& from, int64_t column, int64_t count) {

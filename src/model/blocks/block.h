@@ -37,8 +37,6 @@ inline at::Tensor features(const Projection& projection, const at::Tensor& wide)
   return wide.narrow(1, 0, projection.in_features);
 }
 
-inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined() ? &tensor : nullptr; }
-
 /// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
 void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);

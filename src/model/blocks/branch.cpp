@@ -17,8 +17,8 @@ void norm_and_columns(const BlockForward& block, const NormWeight& norm, const P
 void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden) {
-  kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true,
-                             defined_or_null(norm.grad), pass.forward.config.norm_weight_offset);
+  kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true, &norm.grad,
+                             pass.forward.config.norm_weight_offset);
 }
 
 void fill_branch(const BlockForward& block, const Branch& branch) {
@@ -43,8 +43,8 @@ at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::T
   }
   at::Tensor wide = pass.buffers.gradient_of("d_branch", branch.projection, N);
   at::Tensor d_branch = wide.narrow(1, 0, branch.projection.out_features);
-  kernels::rms_norm_backward(d_hidden, branch.branch, branch.norm.weight, branch.rstd, d_branch, false,
-                             defined_or_null(norm_grad), pass.forward.config.norm_weight_offset);
+  kernels::rms_norm_backward(d_hidden, branch.branch, branch.norm.weight, branch.rstd, d_branch, false, &norm_grad,
+                             pass.forward.config.norm_weight_offset);
   return wide;
 }
 
