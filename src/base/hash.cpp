@@ -1,6 +1,6 @@
 #include "lora_train/base/hash.h"
 
-#include "lora_train/base/text.h"
+#include <fmt/core.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -13,10 +13,7 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed) {
 
 namespace {
 
-std::string hex_of(XXH128_hash_t hash) {
-  return string_printf("%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                       static_cast<unsigned long long>(hash.low64));
-}
+std::string hex_of(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
 
 }  // namespace
 

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -97,16 +94,6 @@ std::string join(const std::vector<std::string>& items, std::string_view separat
   return text;
 }
 
-std::string string_printf(const char* format, ...) {
-  std::va_list arguments;
-  va_start(arguments, format);
-  char* text = nullptr;
-  const int size = ::vasprintf(&text, format, arguments);
-  va_end(arguments);
-  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
-  return size < 0 ? std::string() : std::string(text, static_cast<std::size_t>(size));
-}
-
 std::string format_bytes(double bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;
@@ -114,7 +101,7 @@ std::string format_bytes(double bytes) {
     bytes /= 1024.0;
     ++unit;
   }
-  return string_printf(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, units[unit]);
 }
 
 std::string format_duration(double seconds) {

@@ -125,7 +125,7 @@ std::string visible_text(std::string_view text) {
     const std::uint32_t code = found.length > 0 ? found.code_point : static_cast<unsigned char>(text[at]);
     if (found.length == 0 || is_steering(code)) {
       const bool is_byte = found.length == 0 || code < 0x20;  // the others are valid escapes of JSON
-      out += string_printf(is_byte ? "\\x%02x" : "\\u%04x", code);
+      out += is_byte ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
     } else {
       out.append(text, at, length);
     }

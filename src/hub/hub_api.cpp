@@ -43,7 +43,7 @@ std::string Digest::hex() {
   is_sha256 ? ::SHA256_Final(bytes, &state_->sha256) : ::SHA1_Final(bytes, &state_->sha1);
   std::string text;
   for (int i = 0; i < (is_sha256 ? SHA256_DIGEST_LENGTH : SHA_DIGEST_LENGTH); ++i)
-    text += string_printf("%02x", bytes[i]);
+    text += fmt::format("{:02x}", bytes[i]);
   return text;
 }
 

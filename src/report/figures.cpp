@@ -64,13 +64,14 @@ std::string format_figure(double value, FigureKind kind) {
   switch (kind) {
     case FigureKind::kCount:
       return std::abs(value) < 1e15 ? format_count(std::llround(value)) : fmt::format("{:.6g}", value);
-    case FigureKind::kLoss: return string_printf(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
+    case FigureKind::kLoss:
+      return std::abs(value) >= 1e-4 || value == 0 ? fmt::format("{:.4f}", value) : fmt::format("{:.2e}", value);
     case FigureKind::kAccuracy: return fmt::format("{:.4f}", value);
     case FigureKind::kRate:
     case FigureKind::kGib: return fmt::format("{:.2f}", value);
     case FigureKind::kSeconds:
       return value < 10 ? fmt::format("{:.1f}s", value) : format_duration(std::min(value, 1e9));
-    case FigureKind::kMoney: return string_printf(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
+    case FigureKind::kMoney: return fmt::format("{:.{}f}", value, value < 0.1 && value > 0 ? 4 : 2);
   }
   return "-";
 }

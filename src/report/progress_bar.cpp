@@ -67,11 +67,11 @@ std::string steps(const ProgressState& state) { return fmt::format("{}/{}", stat
 
 /// "loss 1.2346"; empty without a value.
 std::string named(const char* name, const char* format, const std::optional<double>& value) {
-  return value ? name + string_printf(format, *value) : std::string();
+  return value ? name + fmt::format(fmt::runtime(format), *value) : std::string();
 }
 
 std::string rate(const ProgressState& state) {
-  return string_printf(state.steps_per_s < 10 ? "%.2f it/s" : "%.1f it/s", state.steps_per_s);
+  return fmt::format("{:.{}f} it/s", state.steps_per_s, state.steps_per_s < 10 ? 2 : 1);
 }
 
 std::string token_rate(const ProgressState& state) {
@@ -108,13 +108,13 @@ std::vector<Part> parts_of(const ProgressState& state) {
           {1, steps(state)},
           {2, state.activity},
           {4, times(state)},
-          {3, named("loss ", "%.4f", state.loss)},
-          {7, named("eval ", "%.4f", state.eval_loss)},
-          {9, named("lr ", "%.1e", state.learning_rate)},
+          {3, named("loss ", "{:.4f}", state.loss)},
+          {7, named("eval ", "{:.4f}", state.eval_loss)},
+          {9, named("lr ", "{:.1e}", state.learning_rate)},
           {8, has_rates ? rate(state) : ""},
           {5, has_rates ? token_rate(state) : ""},
-          {6, named("gpu ", "%.0f%%", state.gpu_utilization)},
-          {12, named("epoch ", "%.2f", state.epoch)},
+          {6, named("gpu ", "{:.0f}%", state.gpu_utilization)},
+          {12, named("epoch ", "{:.2f}", state.epoch)},
           {10, at("eval", state.next_eval)},
           {10, at("save", state.next_save)},
           {13, state.cost_usd ? format_dollars(*state.cost_usd) : ""}};
@@ -324,9 +324,9 @@ void ProgressBar::show_activity(const ProgressState& now) {
 std::string format_progress_line(const ProgressState& state) {
   std::string text = fmt::format("{} {} ({}%)", state.unit, steps(state), percent(state));
   if (!state.activity.empty()) return fmt::format("{}: {}", text, state.activity);
-  for (const std::string& part : {named("loss ", "%.4f", state.loss), named("eval_loss ", "%.4f", state.eval_loss),
-                                  named("lr ", "%.2e", state.learning_rate), named("epoch ", "%.2f", state.epoch),
-                                  rate(state), token_rate(state), named("gpu ", "%.0f%%", state.gpu_utilization)}) {
+  for (const std::string& part : {named("loss ", "{:.4f}", state.loss), named("eval_loss ", "{:.4f}", state.eval_loss),
+                                  named("lr ", "{:.2e}", state.learning_rate), named("epoch ", "{:.2f}", state.epoch),
+                                  rate(state), token_rate(state), named("gpu ", "{:.0f}%", state.gpu_utilization)}) {
     if (!part.empty()) text += " " + part;
   }
   if (state.elapsed_s) text += fmt::format(", {} elapsed", format_duration(*state.elapsed_s));

@@ -301,8 +301,7 @@ void add_reason(RunRecord& run, const std::string& reason) {
 bool is_locked(const fs::path& folder) {
   struct stat file {};
   if (::stat((folder / storage::kLockFile).c_str(), &file) != 0) return false;
-  const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
-                                       static_cast<unsigned long long>(file.st_ino));
+  const std::string id = fmt::format(" {:02x}:{:02x}:{} ", major(file.st_dev), minor(file.st_dev), file.st_ino);
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     if (line.find("FLOCK") != std::string::npos && line.find(id) != std::string::npos) return true;

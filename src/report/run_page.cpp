@@ -65,7 +65,7 @@ constexpr std::size_t kMaxTextBytes = 6000;  ///< per prompt or answer
 
 /// Rounds to six digits, more than a screen can show.
 Json shortened(double value) {
-  return std::isfinite(value) ? whole_or_number(std::strtod(string_printf("%.6g", value).c_str(), nullptr))
+  return std::isfinite(value) ? whole_or_number(std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr))
                               : Json(nullptr);
 }
 

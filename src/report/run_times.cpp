@@ -57,7 +57,7 @@ RunTimes RunTimes::of(const NamedSeconds& phases, std::optional<double> cost_usd
 
 std::string format_dollars(double amount) {
   if (amount > 0 && amount < 0.1) return fmt::format("${:.4f}", amount);
-  return string_printf(amount < 100 ? "$%.2f" : "$%.0f", amount);
+  return fmt::format("${:.{}f}", amount, amount < 100 ? 2 : 0);
 }
 
 std::string Price::in_words() const {

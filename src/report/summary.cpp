@@ -34,7 +34,7 @@ Json to_object(const StepCapture& capture) {
 /// "0.12 Wh", "430 Wh", "1.25 kWh"
 std::string format_watt_hours(double amount) {
   if (amount >= 1000) return fmt::format("{:.2f} kWh", amount / 1000);
-  return string_printf(amount < 10 ? "%.2f Wh" : "%.0f Wh", amount);
+  return fmt::format("{:.{}f} Wh", amount, amount < 10 ? 2 : 0);
 }
 
 }  // namespace

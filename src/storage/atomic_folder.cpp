@@ -106,7 +106,7 @@ std::string problem_of(const struct stat& info) {
     return fmt::format("belongs to user {}, not to you ({})", info.st_uid, ::geteuid());
   }
   if ((info.st_mode & kWritableForOthers) == 0) return {};
-  return string_printf("can be written to by others (mode %04o; chmod 700 closes it)", info.st_mode & 07777);
+  return fmt::format("can be written to by others (mode {:04o}; chmod 700 closes it)", info.st_mode & 07777);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr std::size_t kMaxBytes = 4096;  // someone else's run.json may have any
 std::string new_run_id() {
   std::random_device device;
   std::string id;
-  for (int i = 0; i < 4; ++i) id += string_printf("%08x", device());
+  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", device());
   return id;
 }
 

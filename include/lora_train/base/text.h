@@ -31,9 +31,6 @@ std::string lower_case(std::string text);
 /// "a, b, c"
 std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
 
-/// Formats like std::printf.
-[[gnu::format(printf, 1, 2)]] std::string string_printf(const char* format, ...);
-
 /// "1.5 GiB", "12.0 MiB", "17 B"
 std::string format_bytes(double bytes);
 template <std::integral Bytes>

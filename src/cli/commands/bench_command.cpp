@@ -79,7 +79,9 @@ constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
 std::string whole(double value) { return format_count(std::llround(value)); }
 
 /// Two decimals, or two significant digits for smaller values: test shapes give small figures.
-std::string figure(double value) { return string_printf(value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value); }
+std::string figure(double value) {
+  return value == 0 || value >= 0.1 ? fmt::format("{:.2f}", value) : fmt::format("{:.2g}", value);
+}
 
 /// If true, launches, GPU memory and the bound are omitted.
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
@@ -111,8 +113,8 @@ void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text)
   if (is_cpu) {
     text += fmt::format("memory       {:.2f} GiB peak\n", speed.peak_host_memory_gib);
   } else {
-    text += string_printf("memory       %.2f GiB peak on the GPU (%.2f before the steps), %.2f GiB on the host\n",
-                          speed.peak_memory_gib, speed.startup_peak_memory_gib, speed.peak_host_memory_gib);
+    text += fmt::format("memory       {:.2f} GiB peak on the GPU ({:.2f} before the steps), {:.2f} GiB on the host\n",
+                        speed.peak_memory_gib, speed.startup_peak_memory_gib, speed.peak_host_memory_gib);
   }
   if (speed.idle_share) text += fmt::format("GPU idle     {:.1f}% of the step\n", 100 * *speed.idle_share);
   text += fmt::format("GEMM rate    {}\n", gemm_rate_in_words(speed));

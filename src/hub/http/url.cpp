@@ -16,7 +16,7 @@ std::string percent_encoded(std::string_view text, bool keeps_slash) {
     if (is_unreserved(c) || (keeps_slash && c == '/'))
       encoded += c;
     else
-      encoded += string_printf("%%%02X", static_cast<unsigned char>(c));
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
   return encoded;
 }

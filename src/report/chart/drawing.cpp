@@ -205,7 +205,7 @@ class Canvas {
 
 std::string paint_of(Ink ink) {
   const InkColor& color = color_of(ink);
-  return string_printf("var(--%s,#%02x%02x%02x)", color.name, color.red, color.green, color.blue);
+  return fmt::format("var(--{},#{:02x}{:02x}{:02x})", color.name, color.red, color.green, color.blue);
 }
 
 std::string title_of(const std::string& text) {

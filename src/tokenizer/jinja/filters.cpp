@@ -416,7 +416,7 @@ Value round_filter(const Value& input, const Call& call) {
   if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not supported", true};
   if (method == "common") {
     if (input.is_whole() || !std::isfinite(input.number())) return input.is_whole() ? Value(input.whole()) : input;
-    return std::strtod(string_printf("%.*f", static_cast<int>(precision), input.number()).c_str(), nullptr);
+    return std::strtod(fmt::format("{:.{}f}", input.number(), static_cast<int>(precision)).c_str(), nullptr);
   }
   const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = input.number() * scale;
   if (!std::isfinite(scaled)) throw RenderError{"cannot convert float to integer"};

@@ -108,10 +108,9 @@ std::string string_repr(const std::string& text) {
     } else if (is_printable(c.code_point)) {
       out.append(text, at, length);
     } else {
-      out += string_printf(c.code_point < 0x100     ? "\\x%02x"
-                           : c.code_point < 0x10000 ? "\\u%04x"
-                                                    : "\\U%08x",
-                           c.code_point);
+      out += c.code_point < 0x100     ? fmt::format("\\x{:02x}", c.code_point)
+             : c.code_point < 0x10000 ? fmt::format("\\u{:04x}", c.code_point)
+                                      : fmt::format("\\U{:08x}", c.code_point);
     }
     at += length;
   }
@@ -334,8 +333,9 @@ std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_as
     default: break;
   }
   if (code >= 0x20 && (!ensure_ascii || code < 0x7F)) return std::string(bytes);
-  if (code < 0x10000) return string_printf("\\u%04x", code);
-  return string_printf("\\u%04x\\u%04x", 0xD800U + ((code - 0x10000U) >> 10U), 0xDC00U + ((code - 0x10000U) & 0x3FFU));
+  if (code < 0x10000) return fmt::format("\\u{:04x}", code);
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xD800U + ((code - 0x10000U) >> 10U),
+                     0xDC00U + ((code - 0x10000U) & 0x3FFU));
 }
 
 // Writes into a Text, so that strings from the chat keep their origin.

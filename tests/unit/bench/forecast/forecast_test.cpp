@@ -125,11 +125,12 @@ TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
     request.shape = named.shape;
     request.num_documents = 5000;
     const Forecast row = make_forecast(request).rows.at(0);
-    const std::string line = string_printf(
-        "# plan: %.0f of %.0f GiB on each %s; 5,000 documents of 500 tokens in about %.0f min and $%.2f (derived, not "
+    const std::string line = fmt::format(
+        "# plan: {:.0f} of {:.0f} GiB on each {}; 5,000 documents of 500 tokens in about {:.0f} min and ${:.2f} "
+        "(derived, not "
         "measured).",
-        static_cast<double>(row.memory.total()) / (1 << 30), static_cast<double>(row.memory_limit) / (1 << 30),
-        gpu.c_str(), std::ceil(row.hours * 60), row.cost_usd.value_or(0));
+        static_cast<double>(row.memory.total()) / (1 << 30), static_cast<double>(row.memory_limit) / (1 << 30), gpu,
+        std::ceil(row.hours * 60), row.cost_usd.value_or(0));
     const std::string file = "configs/" + named.name + ".yaml";
     std::string text = read_file(file);
     if (std::getenv("LORA_TRAIN_UPDATE_DOCS") != nullptr) {
