@@ -201,12 +201,8 @@ void OutputFolder::commit(const std::function<void(const fs::path& folder)>& che
 }
 
 std::vector<std::string> companion_files(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (is_companion(name) && entry.is_regular_file()) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
+  std::vector<std::string> names = list_folder(folder);
+  std::erase_if(names, [&](const auto& name) { return !is_companion(name) || !fs::is_regular_file(folder / name); });
   return names;
 }
 

@@ -23,6 +23,7 @@ namespace lora_train::storage {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 /// True if the file exists. Throws for a link without a target, which an interrupted Hub download leaves.
 bool is_present(const fs::path& path) {
@@ -35,17 +36,10 @@ bool is_present(const fs::path& path) {
   return false;
 }
 
-std::vector<std::string> files_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 /// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   const std::string expected = fmt::format("no {} and no {} here", kWeightsFile, kIndexFile);
-  for (const auto& name : files_in(folder)) {
+  for (const auto& name : list_folder(folder)) {
     if (name == kAdapterFile) {
       throw FormatError(folder.string(),
                         expected +
@@ -58,7 +52,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
                                              "index file when there are several parts; download the whole repository");
     }
   }
-  for (const auto& name : files_in(folder)) {
+  for (const auto& name : list_folder(folder)) {
     for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt", ".pkl"}) {
       if (!name.ends_with(pickle)) continue;
       throw FormatError((folder / name).string(),
@@ -107,82 +101,49 @@ void check_index(const ShardIndex& index, const WeightFiles& weights) {
   }
 }
 
-/// Follows {"metadata": anything, "weight_map": {tensor: file}}; other keys are skipped.
-class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit IndexHandler(ShardIndex& index) : index_(index), where_(index.path.string()) {}
+[[noreturn]] void refuse_index(const std::string& where, const std::string& what) {
+  throw FormatError(where, what + ": download or save the model again");
+}
 
-  bool has_map() const { return has_map_; }
+/// Refuses a repeated weight_map, or a tensor that is in it twice.
+json parse_index(const std::string& text, const std::string& where) {
+  std::set<std::string> tensors;
+  bool in_map = false, has_map = false;
+  const auto refuse_repeated = [&](int depth, json::parse_event_t event, const json& key) {
+    if (event != json::parse_event_t::key) return true;
+    const auto& name = key.get_ref<const std::string&>();
+    if (depth == 1) in_map = name == "weight_map";
+    if (depth == 1 && in_map && std::exchange(has_map, true)) refuse_index(where, "weight_map appears twice");
+    if (depth == 2 && in_map && !tensors.insert(name).second)
+      refuse_index(fmt::format("{}: {}", where, name), "the tensor appears twice in weight_map");
+    return true;
+  };
+  try {
+    return json::parse(text, refuse_repeated);
+  } catch (const json::parse_error& error) {
+    refuse_index(where, fmt::format("not valid JSON at byte {}", error.byte));
+  } catch (const json::exception&) {
+    refuse_index(where, "holds a number that is too large");
+  }
+}
 
-  bool key(string_t& name) override {
-    if (depth_ == 1) {
-      in_map_ = name == "weight_map";
-      if (in_map_ && has_map_) reject(where_, "weight_map appears twice");
-    }
-    if (depth_ == 2 && in_map_) key_ = name;
-    return true;
-  }
-  bool string(string_t& file) override {
-    if (!in_entry()) return value("a string");
-    const std::string where = fmt::format("{}: {}", where_, key_);
-    // Checks the name only: files of the Hub cache are links to other folders.
-    if (const char* reason = why_not_file_name(file)) {
-      const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-      reject(where, fmt::format("weight_map names {}, which {}; a plain file name next to the index was expected",
-                                shown, reason));
-    }
-    if (!file.ends_with(".safetensors")) {
-      reject(where, fmt::format("weight_map names \"{}\"; a .safetensors file was expected", file));
-    }
-    if (!index_.file_of.emplace(key_, file).second) reject(where, "the tensor appears twice in weight_map");
-    return true;
-  }
-  bool start_object(std::size_t) override {
-    value("an object", depth_ == 0 || (depth_ == 1 && in_map_));
-    if (depth_ == 1 && in_map_) has_map_ = true;
-    ++depth_;
-    return true;
-  }
-  bool start_array(std::size_t) override {
-    value("an array");
-    ++depth_;
-    return true;
-  }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool null() override { return value("null"); }
-  bool boolean(bool) override { return value("a boolean"); }
-  bool number_integer(number_integer_t) override { return value("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return value("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return value("a number"); }
-  bool binary(binary_t&) override { return value("binary data"); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    reject(where_, fmt::format("not valid JSON at byte {}", position));
-  }
+/// "a number", "an array", "null"
+std::string kind_of(const json& value) {
+  return (value.is_null() ? "" : value.is_structured() ? "an " : "a ") + std::string(value.type_name());
+}
 
- private:
-  bool in_entry() const { return depth_ == 2 && in_map_; }
-  bool close() {
-    if (--depth_ == 1) in_map_ = false;
-    return true;
+/// A name that weight_map gives. Checks the name only: files of the Hub cache are links to other folders.
+std::string file_name(const json& value, const std::string& where) {
+  if (!value.is_string()) refuse_index(where, "weight_map gives " + kind_of(value) + "; a file name was expected");
+  const auto& file = value.get_ref<const std::string&>();
+  if (const char* reason = why_not_file_name(file)) {
+    refuse_index(where, fmt::format("weight_map names {}, which {}; a plain file name next to the index was expected",
+                                    value.dump(-1, ' ', true, json::error_handler_t::replace), reason));
   }
-  /// A value that is not the file name of an entry.
-  bool value(const char* what, bool expected = false) const {
-    if (expected) return true;
-    if (depth_ == 0) reject(where_, fmt::format("the index is {}; an object with weight_map was expected", what));
-    if (depth_ == 1 && in_map_) reject(where_, fmt::format("weight_map is {}; an object was expected", what));
-    if (in_entry()) reject(where_ + ": " + key_, fmt::format("weight_map gives {}; a file name was expected", what));
-    return true;
-  }
-  [[noreturn]] static void reject(const std::string& where, const std::string& what) {
-    throw FormatError(where, what + ": download or save the model again");
-  }
-
-  ShardIndex& index_;
-  std::string where_, key_;
-  int depth_ = 0;
-  bool in_map_ = false, has_map_ = false;
-};
+  if (!file.ends_with(".safetensors"))
+    refuse_index(where, fmt::format("weight_map names \"{}\"; a .safetensors file was expected", file));
+  return file;
+}
 
 constexpr std::int64_t kPieceBytes = 16 << 20;
 
@@ -266,10 +227,8 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   const ShardIndex index = read_shard_index(folder / kIndexFile);
   WeightFiles weights(open_shards(folder, index));
   check_index(index, weights);
-  std::vector<std::string> stray;
-  for (auto& name : weights.names()) {
-    if (index.file_of.count(name) == 0) stray.push_back(name);
-  }
+  std::vector<std::string> stray = weights.names();
+  std::erase_if(stray, [&](const std::string& name) { return index.file_of.contains(name); });
   if (!stray.empty()) {
     log_warning("{}: {} tensors in the files are not in the index and are ignored (first: \"{}\")", index.path.string(),
                 stray.size(), stray.front());
@@ -285,16 +244,17 @@ std::vector<std::string> ShardIndex::files() const {
 }
 
 ShardIndex read_shard_index(const std::filesystem::path& path) {
-  ShardIndex index;
-  index.path = path;
-  const std::string text = read_model_text(path);
-  IndexHandler handler(index);
-  nlohmann::json::sax_parse(text, &handler);
-  if (!handler.has_map() || index.file_of.empty()) {
-    throw FormatError(path.string(),
-                      "the index has no weight_map with at least one tensor: download or save the model again");
-  }
-  return index;
+  const std::string where = path.string();
+  const json index = parse_index(read_model_text(path), where);
+  if (!index.is_object())
+    refuse_index(where, "the index is " + kind_of(index) + "; an object with weight_map was expected");
+  const json files = index.value("weight_map", json::object());
+  if (!files.is_object()) refuse_index(where, "weight_map is " + kind_of(files) + "; an object was expected");
+  if (files.empty()) refuse_index(where, "the index has no weight_map with at least one tensor");
+  ShardIndex result{path, {}};
+  for (const auto& [tensor, file] : files.items())
+    result.file_of.emplace(tensor, file_name(file, fmt::format("{}: {}", where, tensor)));
+  return result;
 }
 
 ReadAhead::ReadAhead(const fs::path& folder, std::int64_t most_bytes) {
