@@ -25,7 +25,6 @@ namespace {
 
 using storage::DType;
 using tokenizer::TokenizerData;
-using tokenizer::TokenKind;
 
 /// How llama.cpp splits text before BPE, by its name for it (tokenizer.ggml.pre).
 struct PreTokenizer {
@@ -61,18 +60,6 @@ const char* pre_tokenizer_name(const TokenizerData& data, const std::filesystem:
       "Granite); the exported model would read other tokens");
 }
 
-std::int32_t number_of(TokenKind kind) {
-  switch (kind) {
-    case TokenKind::kNormal: return 1;
-    case TokenKind::kUnknown: return 2;
-    case TokenKind::kControl: return 3;
-    case TokenKind::kUserDefined: return 4;
-    case TokenKind::kUnused: return 5;
-    case TokenKind::kByte: return 6;
-  }
-  return 0;
-}
-
 void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<KeyValue>& out) {
   std::vector<std::string> texts;
   std::vector<std::int32_t> kinds;
@@ -82,7 +69,7 @@ void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<
     const tokenizer::TokenData token =
         is_there ? data.tokens[static_cast<std::size_t>(id)] : tokenizer::TokenData{fmt::format("[PAD{}]", id)};
     texts.push_back(token.text);
-    kinds.push_back(number_of(token.kind));
+    kinds.push_back(static_cast<std::int32_t>(token.kind) + 1);
     scores.push_back(token.score);
   }
   out.push_back({"tokenizer.ggml.tokens", std::move(texts)});
@@ -164,16 +151,6 @@ std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
   return out;
 }
 
-std::uint32_t file_type(TensorType type) {  // llama.h: llama_ftype
-  switch (type) {
-    case TensorType::kF32: return 0;
-    case TensorType::kF16: return 1;
-    case TensorType::kQ8_0: return 7;
-    case TensorType::kBF16: return 32;
-  }
-  return 0;
-}
-
 /// The stored type of the model's matrices.
 TensorType stored_type(const lora::MergedWeights& merged) {
   const auto* entry = merged.weights().find("model.layers.0.self_attn.q_proj.weight");
@@ -241,7 +218,7 @@ class ModelTensors {
 void check_request(const ExportRequest& request, const lora::AdapterConfig& adapter) {
   if (request.type && *request.type != TensorType::kF32 && *request.type != TensorType::kF16) {
     throw ConfigError("--type", "an adapter is exported as f32 or f16; for {} merge it into the model with --merge",
-                      type_name(*request.type));
+                      row_of(*request.type).name);
   }
   if (adapter.token_rows.empty()) return;
   throw FormatError(
@@ -303,7 +280,7 @@ ExportResult export_model(const ExportRequest& request) {
   std::vector<KeyValue> metadata = {{"general.architecture", architecture_name(merged.config())},
                                     {"general.type", std::string("model")},
                                     {"general.name", request.name},
-                                    {"general.file_type", file_type(result.type)},
+                                    {"general.file_type", row_of(result.type).file_type},
                                     {"general.quantization_version", std::uint32_t{2}}};
   std::ranges::move(architecture_metadata(merged.config()), std::back_inserter(metadata));
   const auto tokenizer =

@@ -21,26 +21,15 @@ constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 32;  // general.alignment, which defaults to this
 constexpr std::size_t kMaxNameBytes = 63;
 
-/// Value types, with their numbers in the format.
-enum class ValueType : std::uint32_t {
-  kUint32 = 4,
-  kInt32 = 5,
-  kFloat32 = 6,
-  kBool = 7,
-  kString = 8,
-  kArray = 9,
-  kUint64 = 10
-};
-
+/// The number of a value's type in the format.
 template <class T>
-constexpr ValueType type_of() {
-  if constexpr (std::is_same_v<T, std::uint32_t>) return ValueType::kUint32;
-  if constexpr (std::is_same_v<T, std::int32_t>) return ValueType::kInt32;
-  if constexpr (std::is_same_v<T, float>) return ValueType::kFloat32;
-  if constexpr (std::is_same_v<T, bool>) return ValueType::kBool;
-  if constexpr (std::is_same_v<T, std::uint64_t>) return ValueType::kUint64;
-  return ValueType::kString;
+constexpr std::uint32_t type_number() {
+  if (std::is_same_v<T, std::uint32_t>) return 4;
+  if (std::is_same_v<T, std::int32_t>) return 5;
+  if (std::is_same_v<T, float>) return 6;
+  return std::is_same_v<T, bool> ? 7 : 8;  // 8: a string
 }
+constexpr std::uint32_t kArrayNumber = 9;
 
 std::uint64_t padded(std::uint64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -56,18 +45,16 @@ void put(const std::string& text, std::string& out) {
   out += text;
 }
 
-void put(bool value, std::string& out) { out += static_cast<char>(value ? 1 : 0); }
-
 template <class T>
 void put_value(const T& value, std::string& out) {
-  put(static_cast<std::uint32_t>(type_of<T>()), out);
+  put(type_number<T>(), out);
   put(value, out);
 }
 
 template <class T>
 void put_value(const std::vector<T>& list, std::string& out) {
-  put(static_cast<std::uint32_t>(ValueType::kArray), out);
-  put(static_cast<std::uint32_t>(type_of<T>()), out);
+  put(kArrayNumber, out);
+  put(type_number<T>(), out);
   put(static_cast<std::uint64_t>(list.size()), out);
   for (const T& item : list) put(item, out);
 }
@@ -134,13 +121,7 @@ void read_row(const Rows& rows, std::int64_t row, std::vector<float>& values) {
     throw FormatError(name, "holds NaN or infinity: the file is damaged");
   }
   throw NumericError(name, "holds a value beyond what {} can hold; pass --type f32, which holds every value",
-                     type_name(type));
-}
-
-constexpr std::int64_t kBlockBytes = 2 + kBlock;
-
-void append(const void* bytes, std::size_t size, std::string& out) {
-  out.append(static_cast<const char*>(bytes), size);
+                     row_of(type).name);
 }
 
 /// True if the bits are neither infinity nor NaN.
@@ -157,7 +138,7 @@ bool encode_block(const float* values, std::string& out) {
   const float scale = largest / 127, inverse = scale == 0 ? 0 : 1 / scale;
   const std::uint16_t bits = to_f16(scale);
   if (!is_finite || !is_finite_f16(bits)) return false;
-  append(&bits, sizeof(bits), out);
+  put(bits, out);
   for (std::int64_t i = 0; i < kBlock; ++i) {
     out += static_cast<char>(static_cast<std::int8_t>(std::round(values[i] * inverse)));
   }
@@ -166,15 +147,7 @@ bool encode_block(const float* values, std::string& out) {
 
 }  // namespace
 
-std::string_view type_name(TensorType type) {
-  switch (type) {
-    case TensorType::kF32: return "F32";
-    case TensorType::kF16: return "F16";
-    case TensorType::kQ8_0: return "Q8_0";
-    case TensorType::kBF16: return "BF16";
-  }
-  return "";
-}
+const TypeRow& row_of(TensorType type) { return *std::ranges::find(kTypes, type, &TypeRow::type); }
 
 std::uint64_t Tensor::num_bytes() const {
   std::int64_t count = 1;
@@ -213,18 +186,13 @@ void write_rows(const Rows& rows, const std::string& name, TensorType type, cons
 }
 
 std::uint64_t encoded_bytes(std::int64_t count, TensorType type) {
-  switch (type) {
-    case TensorType::kF32: return static_cast<std::uint64_t>(count) * 4;
-    case TensorType::kQ8_0: return static_cast<std::uint64_t>(count / kBlock * kBlockBytes);
-    case TensorType::kF16:
-    case TensorType::kBF16: return static_cast<std::uint64_t>(count) * 2;
-  }
-  return 0;
+  const TypeRow& row = row_of(type);
+  return static_cast<std::uint64_t>(count / row.block * row.block_bytes);
 }
 
 bool encode(const float* values, std::int64_t count, TensorType type, std::string& out) {
   if (type == TensorType::kF32) {
-    append(values, static_cast<std::size_t>(count) * sizeof(float), out);
+    out.append(reinterpret_cast<const char*>(values), static_cast<std::size_t>(count) * sizeof(float));
     return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
   }
   if (type == TensorType::kQ8_0) {
@@ -237,7 +205,7 @@ bool encode(const float* values, std::int64_t count, TensorType type, std::strin
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint16_t bits = type == TensorType::kF16 ? to_f16(values[i]) : to_bf16(values[i]);
     is_finite = is_finite && (type == TensorType::kF16 ? is_finite_f16(bits) : is_finite_bf16(bits));
-    append(&bits, sizeof(bits), out);
+    put(bits, out);
   }
   return is_finite;
 }

@@ -16,10 +16,23 @@ namespace lora_train::gguf {
 
 /// The types that can be written, with their numbers in the format.
 enum class TensorType : std::uint32_t { kF32 = 0, kF16 = 1, kQ8_0 = 8, kBF16 = 30 };
-/// "F32", "F16", "Q8_0", "BF16".
-std::string_view type_name(TensorType type);
 
-using Value = std::variant<std::uint32_t, std::int32_t, float, bool, std::uint64_t, std::string, std::vector<bool>,
+/// Values that share a scale in kQ8_0.
+inline constexpr std::int64_t kBlock = 32;
+
+struct TypeRow {
+  TensorType type;
+  const char* name;
+  std::uint32_t file_type;          ///< of a file whose matrices have this type (llama.h: llama_ftype)
+  std::int64_t block, block_bytes;  ///< values that are encoded together, and their bytes
+};
+inline constexpr TypeRow kTypes[] = {{TensorType::kF32, "F32", 0, 1, 4},
+                                     {TensorType::kF16, "F16", 1, 1, 2},
+                                     {TensorType::kBF16, "BF16", 32, 1, 2},
+                                     {TensorType::kQ8_0, "Q8_0", 7, kBlock, kBlock + 2}};
+const TypeRow& row_of(TensorType type);
+
+using Value = std::variant<std::uint32_t, std::int32_t, float, bool, std::string, std::vector<bool>,
                            std::vector<std::int32_t>, std::vector<float>, std::vector<std::string>>;
 
 struct KeyValue {
@@ -61,9 +74,6 @@ struct Rows {
 /// Encodes and writes the rows piece by piece. Throws FormatError (name) for NaN or infinity, NumericError for a value
 /// that does not fit.
 void write_rows(const Rows& rows, const std::string& name, TensorType type, const Tensor::Write& write);
-
-/// Values that share a scale in kQ8_0.
-inline constexpr std::int64_t kBlock = 32;
 
 /// Bytes of `count` values; with kQ8_0, `count` is a multiple of kBlock.
 std::uint64_t encoded_bytes(std::int64_t count, TensorType type);

@@ -11,6 +11,7 @@
 
 namespace lora_train::tokenizer {
 
+/// In the order of GGUF, which counts from 1.
 enum class TokenKind {
   kNormal,
   kUnknown,

@@ -36,10 +36,8 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
 
 std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const std::string& word) {
   if (word.empty()) return std::nullopt;
-  if (word == "f32") return gguf::TensorType::kF32;
-  if (word == "f16") return gguf::TensorType::kF16;
-  if (word == "bf16") return gguf::TensorType::kBF16;
-  if (word == "q8_0") return gguf::TensorType::kQ8_0;
+  for (const gguf::TypeRow& row : gguf::kTypes)
+    if (lower_case(row.name) == word) return row.type;
   parser.refuse("--type", fmt::format("unknown type \"{}\"; expected f32, f16, bf16 or q8_0.", word));
 }
 
@@ -65,7 +63,7 @@ void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
 }
 
 void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result) {
-  const std::string type(gguf::type_name(result.type));
+  const std::string type(gguf::row_of(result.type).name);
   if (parser.common().json) {
     print_line(to_line({{"file", flags.gguf},
                         {"holds", flags.adapter.empty() || flags.merge ? "model" : "adapter"},

@@ -39,8 +39,8 @@ TEST(Encode, ReportsWhatDoesNotFit) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBF16, TensorType::kQ8_0}) {
     EXPECT_TRUE(fits(65504, type));
-    EXPECT_FALSE(fits(kInfinity, type)) << type_name(type);
-    EXPECT_FALSE(fits(std::numeric_limits<float>::quiet_NaN(), type)) << type_name(type);
+    EXPECT_FALSE(fits(kInfinity, type)) << row_of(type).name;
+    EXPECT_FALSE(fits(std::numeric_limits<float>::quiet_NaN(), type)) << row_of(type).name;
   }
   EXPECT_FALSE(fits(65520, TensorType::kF16));
   EXPECT_TRUE(fits(65520, TensorType::kQ8_0));
