@@ -190,7 +190,7 @@ void PartialFile::write_count(std::size_t segment) {
 }
 
 void PartialFile::append(std::size_t segment, std::string_view bytes) {
-  if (bytes.size() > end(segment) - begin(segment) - done_[segment])
+  if (bytes.size() > num_missing(segment))
     throw IoError(path_.string(), "the server sent more bytes than the file has. Run the command again.");
   write_at(fd_, path_, bytes, begin(segment) + done_[segment]);
   done_[segment] += bytes.size();

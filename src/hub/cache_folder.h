@@ -72,8 +72,8 @@ class PartialFile {
   std::size_t num_segments() const { return done_.size(); }
   std::uint64_t begin(std::size_t segment) const { return segment * kSegmentBytes; }
   std::uint64_t end(std::size_t segment) const;
-  /// Bytes of the segment that are there.
-  std::uint64_t num_done(std::size_t segment) const { return done_[segment]; }
+  /// Bytes that the segment lacks.
+  std::uint64_t num_missing(std::size_t segment) const { return end(segment) - begin(segment) - done_[segment]; }
   std::uint64_t num_done() const;
 
   /// Appends the next bytes of a segment. Throws IoError if they are more than it lacks, or the disk refuses them.

@@ -60,6 +60,9 @@ class Fetch {
     for (const RepositoryFile& file : plan.files) progress_.total_bytes += file.num_bytes;
   }
 
+  /// Gives every file its blob and its name in the snapshot. The first failure ends all connections and is thrown; what
+  /// has arrived stays. Returns the number of bytes downloaded. Throws TransferError (kNoRanges) if use_ranges is set but
+  /// the server cannot do ranges.
   std::uint64_t run() {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < kNumConnections; ++i) threads.emplace_back([this] { work(); });
@@ -72,10 +75,7 @@ class Fetch {
   void work() {
     try {
       while (const auto job = next_job()) {
-        if (plan_.use_ranges)
-          fetch_segment(*job->open, job->segment);
-        else
-          fetch_whole(*job->open);
+        fetch(*job->open, job->segment);
         if (--job->open->num_left == 0) finish(*job->open);
       }
     } catch (const Abandoned&) {
@@ -106,12 +106,15 @@ class Fetch {
     }
   }
 
+  /// The segments to ask for; without ranges, the first stands for all.
+  std::size_t num_asked(const OpenFile& open) const {
+    return plan_.use_ranges ? open.partial->num_segments() : std::min<std::size_t>(open.partial->num_segments(), 1);
+  }
+
   std::optional<std::size_t> next_segment(OpenFile& open) const {
-    if (!plan_.use_ranges) return open.next_segment++ == 0 ? std::optional<std::size_t>(0) : std::nullopt;
-    PartialFile& partial = *open.partial;
-    for (std::size_t& i = open.next_segment; i < partial.num_segments();) {
-      const std::size_t segment = i++;
-      if (partial.num_done(segment) < partial.end(segment) - partial.begin(segment)) return segment;
+    while (open.next_segment < num_asked(open)) {
+      const std::size_t segment = open.next_segment++;
+      if (open.partial->num_missing(segment) > 0) return segment;
     }
     return std::nullopt;
   }
@@ -127,9 +130,7 @@ class Fetch {
     open->partial = std::make_unique<PartialFile>(plan_.cache.partial(file), file.num_bytes);
     PartialFile& partial = *open->partial;
     if (!plan_.use_ranges) partial.restart();
-    for (std::size_t i = 0; i < partial.num_segments(); ++i)
-      open->num_left += partial.num_done(i) < partial.end(i) - partial.begin(i);
-    if (!plan_.use_ranges && open->num_left > 0) open->num_left = 1;
+    for (std::size_t i = 0; i < num_asked(*open); ++i) open->num_left += partial.num_missing(i) > 0;
     open->is_resumed = partial.num_done() > 0;
     count(partial.num_done());
     if (open->num_left > 0) return open;
@@ -137,48 +138,26 @@ class Fetch {
     return nullptr;
   }
 
-  Request request_for(const OpenFile& open) const {
+  /// Fetches what the segment lacks; without ranges, the whole file from its start.
+  void fetch(OpenFile& open, std::size_t segment) {
+    PartialFile& partial = *open.partial;
     Request request = hub_.request(hub_.file_path(plan_.repository, plan_.commit, open.file.path));
     request.poll = [this] { poll(); };
-    return request;
-  }
-
-  void receive(const Request& request) {
-    const Answer answer = hub_.send(request);
-    if (!answer.is_ok()) hub_.refuse(answer, plan_.repository);
-  }
-
-  void fetch_segment(OpenFile& open, std::size_t segment) {
-    PartialFile& partial = *open.partial;
-    Request request = request_for(open);
-    request.range = {partial.begin(segment) + partial.num_done(segment), partial.end(segment)};
-    request.sink = [&](std::string_view bytes) {
-      partial.append(segment, bytes);
-      count(bytes.size());
-      num_downloaded_ += bytes.size();
-    };
-    receive(request);
-    if (partial.num_done(segment) < partial.end(segment) - partial.begin(segment)) fail_short(open);
-  }
-
-  void fetch_whole(OpenFile& open) {
-    PartialFile& partial = *open.partial;
-    Request request = request_for(open);
-    std::size_t segment = 0;
+    if (plan_.use_ranges) request.range = {partial.end(segment) - partial.num_missing(segment), partial.end(segment)};
     request.sink = [&](std::string_view bytes) {
       count(bytes.size());
       num_downloaded_ += bytes.size();
       while (!bytes.empty()) {
-        const std::uint64_t room = partial.end(segment) - partial.begin(segment) - partial.num_done(segment);
-        const auto piece = bytes.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(room, bytes.size())));
-        const bool is_last = segment + 1 == partial.num_segments();
-        partial.append(segment, is_last ? bytes : piece);
-        bytes.remove_prefix(is_last ? bytes.size() : piece.size());
-        if (piece.size() == room && !is_last) ++segment;
+        const bool has_next = !plan_.use_ranges && segment + 1 < partial.num_segments();
+        const auto piece = has_next ? bytes.substr(0, partial.num_missing(segment)) : bytes;
+        partial.append(segment, piece);
+        bytes.remove_prefix(piece.size());
+        if (has_next && partial.num_missing(segment) == 0) ++segment;
       }
     };
-    receive(request);
-    if (partial.num_done() < open.file.num_bytes) fail_short(open);
+    const Answer answer = hub_.send(request);
+    if (!answer.is_ok()) hub_.refuse(answer, plan_.repository);
+    if (partial.num_missing(segment) > 0) fail_short(open);
   }
 
   [[noreturn]] void fail_short(const OpenFile& open) const {
@@ -196,17 +175,12 @@ class Fetch {
       open.is_resumed = false;
       open.partial->restart();
       uncount(open.file.num_bytes);
-      fetch_all(open);
+      for (std::size_t i = 0; i < num_asked(open); ++i) fetch(open, i);
       return finish(open);
     }
     open.partial->publish(plan_.cache.blob(open.file));
     sync_folder(plan_.cache.blob(open.file).parent_path());
     plan_.cache.link(open.file, plan_.commit);
-  }
-
-  void fetch_all(OpenFile& open) {
-    if (!plan_.use_ranges) return fetch_whole(open);
-    for (std::size_t i = 0; i < open.partial->num_segments(); ++i) fetch_segment(open, i);
   }
 
   [[noreturn]] void fail_hash(OpenFile& open, const std::string& found) const {
@@ -256,20 +230,10 @@ class Fetch {
   std::exception_ptr error_;
 };
 
-/// Gives every file its blob and its name in the snapshot. The first failure ends all connections and is thrown; what
-/// has arrived stays. Returns the number of bytes downloaded. Throws TransferError (kNoRanges) if use_ranges is set but
-/// the server cannot do ranges.
-std::uint64_t fetch(Hub& hub, const FetchPlan& plan) { return Fetch(hub, plan).run(); }
-
 std::uint64_t size_of(const std::vector<RepositoryFile>& files) {
   std::uint64_t num_bytes = 0;
   for (const RepositoryFile& file : files) num_bytes += file.num_bytes;
   return num_bytes;
-}
-
-NeededFiles choose_files(const DownloadRequest& request, std::vector<RepositoryFile> files, const std::string& name) {
-  if (request.all_files || request.kind == storage::HubKind::kDataset) return {std::move(files), {}};
-  return needed_files(files, name);
 }
 
 /// The files that the snapshot lacks. Files whose contents are already in the cache get their name at once.
@@ -323,7 +287,9 @@ DownloadResult download(const DownloadRequest& request) {
   Hub hub;
   DownloadResult result;
   result.commit = hub.find_commit(repository);
-  const NeededFiles files = choose_files(request, hub.list_files(repository, result.commit), repository.name());
+  NeededFiles files{hub.list_files(repository, result.commit), {}};
+  if (!request.all_files && request.kind == storage::HubKind::kModel)
+    files = needed_files(files.needed, repository.name());
   if (files.needed.empty()) throw IoError(repository.name(), "has no files at {}.", repository.revision());
   for (const RepositoryFile& file : files.skipped) result.skipped.push_back({file.path, file.num_bytes});
   result.num_files = std::ssize(files.needed);
@@ -339,13 +305,13 @@ DownloadResult download(const DownloadRequest& request) {
                  .progress = request.progress};
   require_space(cache, plan.files);
   try {
-    result.num_downloaded_bytes = fetch(hub, plan);
+    result.num_downloaded_bytes = Fetch(hub, plan).run();
   } catch (const TransferError& error) {
     if (error.failure() != Failure::kNoRanges) throw;
     log_info("the server cannot send parts of files: each file comes in one piece and cannot be resumed");
     plan.files = missing_files(cache, files.needed, result.commit);
     plan.use_ranges = false;
-    result.num_downloaded_bytes = fetch(hub, plan);
+    result.num_downloaded_bytes = Fetch(hub, plan).run();
   }
   cache.write_reference(repository.revision(), result.commit);
   result.snapshot = cache.snapshot(result.commit);

@@ -62,6 +62,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kCommitDigits = 40, kSha256Digits = 64;
 constexpr std::size_t kMaxShown = 200;
+constexpr std::string_view kDefaultEndpoint = "https://huggingface.co";
 constexpr int kMaxPages = 10000;  // of a thousand files each
 
 std::string variable(const char* name) {
@@ -84,7 +85,7 @@ std::string token_in_use() { return is_true(variable("HF_HUB_DISABLE_IMPLICIT_TO
 std::string hub_endpoint() {
   std::string endpoint = variable("HF_ENDPOINT");
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  if (endpoint.empty()) return "https://huggingface.co";
+  if (endpoint.empty()) return std::string(kDefaultEndpoint);
   if (origin_of(endpoint).empty())
     throw ConfigError("HF_ENDPOINT", "got {}, expected a URL such as https://huggingface.co.", endpoint);
   return endpoint;
@@ -95,17 +96,6 @@ double stall_timeout_in_use() {
   const double seconds = text.empty() ? Request().stall_timeout_s : std::atof(text.c_str());
   if (seconds < 1) throw ConfigError("HF_HUB_DOWNLOAD_TIMEOUT", "got {}, expected seconds, at least 1.", text);
   return seconds;
-}
-
-/// The hub's own words about an error, shortened; empty if there are none.
-std::string words_of(const Answer& answer) {
-  std::string words = answer.header("X-Error-Message");
-  if (words.empty()) {
-    const Json body = Json::parse(answer.body, nullptr, false);
-    if (body.is_object() && body.contains("error") && body["error"].is_string()) words = body["error"];
-  }
-  if (words.size() > 300) words.resize(300);
-  return visible_text(trimmed(words));
 }
 
 /// A file of a tree listing; nothing if a part is missing or is not what the hub sends.
@@ -123,6 +113,16 @@ std::optional<RepositoryFile> read_file_entry(const Json& entry) {
 }
 
 }  // namespace
+
+std::string words_of(const Answer& answer) {
+  std::string words = answer.header("X-Error-Message");
+  if (words.empty()) {
+    const Json body = Json::parse(answer.body, nullptr, false);
+    if (body.is_object() && body.contains("error") && body["error"].is_string()) words = body["error"];
+  }
+  words = visible_text(trimmed(words.substr(0, 300)));
+  return words.empty() ? "" : fmt::format(" (The hub says: {})", words);
+}
 
 bool is_offline() {
   const std::string value = variable("HF_HUB_OFFLINE");
@@ -233,8 +233,8 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
   const std::string code = answer.header("X-Error-Code");
   const std::string kind = repository.kind == storage::HubKind::kModel ? "model" : "dataset";
   if (code == "GatedRepo")
-    return "this " + kind + " is gated: request access on " + page(repository) +
-           (has_token() ? ", with the account of your token." : ", then set HF_TOKEN to a token of that account.");
+    return fmt::format("this {} is gated: request access on {}, and set HF_TOKEN to a token of that account.", kind,
+                       page(repository));
   if (code == "RevisionNotFound")
     return fmt::format("the {} has no revision {}; see {}/tree/main.", kind, repository.revision(), page(repository));
   const std::string shown = fmt::format("{} answers {}", shown_url(answer.url), answer.status);
@@ -242,23 +242,19 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
     return fmt::format("the server that holds its files refuses: {}. Run the command again; it resumes.", shown);
   if (code == "EntryNotFound") return "the hub lists a file that it does not have. Run the command again.";
   if (answer.status == 404 || code == "RepoNotFound")
-    return fmt::format("there is no such {} on {}, or it is private{}. Check the name{}", kind, endpoint_,
-                       has_token() ? " and your token cannot see it" : " (then set HF_TOKEN)",
-                       repository.kind == storage::HubKind::kModel ? "; a dataset needs --dataset."
-                                                                   : "; for a model, leave out --dataset.");
+    return fmt::format(
+        "there is no such {} on {}, or it is private: check the name, and set HF_TOKEN to a token that sees it; a "
+        "dataset needs --dataset.",
+        kind, endpoint_);
   if (answer.status == 401)
-    return has_token()
-               ? fmt::format("the hub does not accept the token. Check HF_TOKEN or {}/settings/tokens.", endpoint_)
-               : "the " + kind + " does not exist, or needs a token: set HF_TOKEN (" + endpoint_ + "/settings/tokens).";
+    return fmt::format("the hub does not accept the token, or needs one. Check HF_TOKEN; see {}/settings/tokens.",
+                       endpoint_);
   if (answer.status == 403)
-    return fmt::format("access is denied{}{}.",
-                       has_token() ? ": the token lacks the permission. See " : ": set HF_TOKEN. See ",
-                       page(repository));
+    return fmt::format("access is denied: HF_TOKEN must be a token with that permission. See {}.", page(repository));
   if (answer.status == 429) {
     const std::string after = answer.header("Retry-After");
-    return fmt::format("too many requests{}. Run the command again later{}",
-                       after.empty() ? std::string() : fmt::format("; the hub asks to wait {} s", visible_text(after)),
-                       has_token() ? "." : "; with HF_TOKEN the limit is higher.");
+    return fmt::format("too many requests{}. Run the command again later; with HF_TOKEN the limit is higher.",
+                       after.empty() ? "" : "; the hub asks to wait " + visible_text(after) + " s");
   }
   if (answer.status >= 500) return "the server has failed: " + shown + ". Run the command again later; it resumes.";
   if (answer.status == 416) return "the hub's file is not the one that it lists: " + shown + ". Run the command again.";
@@ -266,9 +262,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
 }
 
 void Hub::refuse(const Answer& answer, const Repository& repository) const {
-  const std::string words = words_of(answer);
-  throw IoError(repository.name(),
-                reason_of(answer, repository) + (words.empty() ? "" : fmt::format(" (The hub says: {})", words)));
+  throw IoError(repository.name(), reason_of(answer, repository) + words_of(answer));
 }
 
 namespace {
@@ -322,7 +316,6 @@ NeededFiles needed_files(const std::vector<RepositoryFile>& files, const std::st
 namespace {
 
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
-constexpr const char* kDefaultEndpoint = "https://huggingface.co";
 
 std::optional<std::uint64_t> number_of(std::string_view text) {
   std::uint64_t number = 0;
@@ -396,8 +389,7 @@ class Uploader {
 
   /// A request to an address that the hub has named. It gets the token only if that is the hub itself.
   Request to_hub(std::string url) const {
-    if (url.starts_with(kDefaultEndpoint))
-      url = hub_.endpoint() + url.substr(std::string_view(kDefaultEndpoint).size());
+    if (url.starts_with(kDefaultEndpoint)) url = hub_.endpoint() + url.substr(kDefaultEndpoint.size());
     if (origin_of(url).empty()) fail_answer();
     Request request = hub_.request("", "POST");
     request.url = url;

@@ -96,6 +96,9 @@ class Hub {
   Client client_;
 };
 
+/// " (The hub says: ...)" with its own words about an error; empty if there are none.
+std::string words_of(const Answer& answer);
+
 /// True if HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) forbids the network.
 bool is_offline();
 

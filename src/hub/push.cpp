@@ -31,6 +31,7 @@ struct Outgoing {
 class Push {
  public:
   explicit Push(const PushRequest& request) : request_(request), repository_{request.id, storage::HubKind::kModel} {
+    repository_.id.revision = request.branch;
     for (const PushFile& file : request.plan.files) total_bytes_ += 2 * file.num_bytes;  // hashed, then uploaded
   }
 
@@ -82,6 +83,10 @@ class Push {
     }
   }
 
+  std::string of_branch(const char* action) const {
+    return fmt::format("{}/{}/{}", hub_.api_path(repository_), action, encode_part(request_.branch));
+  }
+
   Request post(const std::string& path, const Json& body) const {
     Request request = hub_.request(path, "POST");
     request.headers = {{"Content-Type", "application/json"}};
@@ -128,16 +133,12 @@ class Push {
 
   /// The newest commit of the branch, which is created from main if it is missing.
   std::string open_branch() {
-    Repository branch = repository_;
-    branch.id.revision = request_.branch;
-    const std::string path = fmt::format("{}/revision/{}", hub_.api_path(repository_), encode_part(request_.branch));
-    const Answer found = hub_.send(hub_.request(path));
+    const Answer found = hub_.send(hub_.request(of_branch("revision")));
     if (found.header("X-Error-Code") == "RevisionNotFound" && request_.branch != "main") {
-      const auto made = hub_.send(
-          post(fmt::format("{}/branch/{}", hub_.api_path(repository_), encode_part(request_.branch)), Json::object()));
+      const auto made = hub_.send(post(of_branch("branch"), Json::object()));
       if (!made.is_ok() && made.status != 409) hub_.refuse(made, repository_);
     }
-    return hub_.find_commit(branch);
+    return hub_.find_commit(repository_);
   }
 
   void drop_what_is_there(const std::string& commit) {
@@ -160,8 +161,7 @@ class Push {
       const std::string sample = file.text ? file.text->substr(0, kSampleBytes) : read_start(file.file, kSampleBytes);
       files.push_back({{"path", file.path}, {"sample", base64(sample)}, {"size", file.num_bytes}});
     }
-    const std::string path = fmt::format("{}/preupload/{}", hub_.api_path(repository_), encode_part(request_.branch));
-    const Json answer = hub_.require_json(hub_.send(post(path, {{"files", files}})), repository_);
+    const Json answer = hub_.require_json(hub_.send(post(of_branch("preupload"), {{"files", files}})), repository_);
     std::map<std::string, std::string> modes;
     try {
       for (const Json& file : answer.at("files")) modes[file.at("path")] = file.at("uploadMode");
@@ -201,9 +201,7 @@ class Push {
   /// The one request that others see. It is not repeated blindly: if its answer is lost, the branch shows whether it
   /// worked.
   std::string commit(const std::string& parent) {
-    Repository branch = repository_;
-    branch.id.revision = request_.branch;
-    Request request = hub_.request(hub_.api_path(repository_) + "/commit/" + encode_part(request_.branch), "POST");
+    Request request = hub_.request(of_branch("commit"), "POST");
     request.headers = {{"Content-Type", "application/x-ndjson"}};
     request.body = commit_body(parent);
     request.is_repeatable = false;
@@ -213,23 +211,25 @@ class Push {
         throw IoError(repository_.name(),
                       "someone else changed the repository in the meantime. Nothing was committed; run the command "
                       "again.");
-      if (answer.is_ok()) return hub_.find_commit(branch);
-      if (answer.status < 500) refuse_commit(answer);
+      if (answer.is_ok()) return hub_.find_commit(repository_);
+      if (answer.status < 500)
+        throw IoError(repository_.name(), "the hub refuses the commit with status {}. The repository is unchanged.{}",
+                      answer.status, words_of(answer));
     } catch (const TransferError& error) {
       log_info("the answer to the commit was lost ({}); asking the hub whether it worked", error.message());
     }
-    const std::string newest = newest_of(branch);
-    if (newest == parent)
+    const std::string last = newest();
+    if (last == parent)
       throw IoError(repository_.name(),
                     "the hub did not make the commit. The repository is unchanged; run the command again, and it "
                     "uploads only what the hub lacks.");
-    return newest;
+    return last;
   }
 
   /// The newest commit of a branch after the answer to a commit was lost.
-  std::string newest_of(const Repository& branch) {
+  std::string newest() {
     try {
-      return hub_.find_commit(branch);
+      return hub_.find_commit(repository_);
     } catch (const IoError& error) {
       throw IoError(repository_.name(), "the connection was lost during the commit, which may have worked. Look at " +
                                             hub_.page(repository_) + "/commits/" + request_.branch + " (" +
@@ -237,17 +237,8 @@ class Push {
     }
   }
 
-  [[noreturn]] void refuse_commit(const Answer& answer) const {
-    const Json body = Json::parse(answer.body, nullptr, false);
-    const std::string words = body.is_object() && body.contains("error") && body["error"].is_string()
-                                  ? fmt::format(" (The hub says: {})", visible_text(body["error"].get<std::string>()))
-                                  : "";
-    throw IoError(repository_.name(), "the hub refuses the commit with status {}. The repository is unchanged.{}",
-                  answer.status, words);
-  }
-
   const PushRequest& request_;
-  Repository repository_;
+  Repository repository_;  ///< at the branch
   Hub hub_;
   std::vector<Outgoing> uploads_;
   PushResult result_;

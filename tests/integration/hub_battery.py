@@ -105,7 +105,7 @@ DOWNLOAD_CASES = [
          prepare=lambda hub, _: hub.add("org/rows", {"a.jsonl": b"{}"}, "dataset"), environment={"HF_TOKEN": "hf_read"}),
     Case("private, no token", [], "set HF_TOKEN", prepare=private, is_quick=True),
     Case("gated, no token", [], "is gated: request access", prepare=gated),
-    Case("gated, token without access", [], "with the account of your token", prepare=gated, environment={"HF_TOKEN": "hf_read"},
+    Case("gated, token without access", [], "set HF_TOKEN to a token of that account", prepare=gated, environment={"HF_TOKEN": "hf_read"},
          is_quick=True),
     Case("token unknown", [], "does not accept the token", environment={"HF_TOKEN": "hf_unknown"}, is_quick=True),
     Case("token with a line end in it", [], "control character", USAGE, environment={"HF_TOKEN": "hf_bad\x01x"}),

@@ -29,8 +29,8 @@ TEST(PartialFile, GoesOnWhereItStopped) {
     file.append(0, "xyz");
   }
   PartialFile file(folder.path() / "a", size);
-  EXPECT_EQ(file.num_done(0), 3U);
-  EXPECT_EQ(file.num_done(1), 2U);
+  EXPECT_EQ(file.num_missing(0), kSegmentBytes - 3);
+  EXPECT_EQ(file.num_missing(1), 2U);
   file.append(1, "cd");
   EXPECT_EQ(file.num_done(), 7U);
   file.publish(folder.path() / "whole");
