@@ -1,17 +1,10 @@
 #include "lora_train/base/python_packages.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
-
-extern char** environ;
 
 namespace lora_train {
 namespace {
@@ -20,33 +13,12 @@ namespace fs = std::filesystem;
 
 // stdout of a program; empty if it fails. Its stderr is dropped.
 std::string output_of(const std::vector<std::string>& command) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  std::vector<char*> arguments;
-  for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  pid_t child = -1;
-  const int failed = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
+  std::FILE* const pipe = ::popen((shell_line(command) + " </dev/null 2>/dev/null").c_str(), "re");
+  if (pipe == nullptr) return {};
   std::string text;
   char bytes[512];
-  for (ssize_t count = 0; failed == 0 && (count = ::read(ends[0], bytes, sizeof bytes)) != 0;) {
-    if (count > 0) text.append(bytes, static_cast<std::size_t>(count));
-    if (count < 0 && errno != EINTR) break;
-  }
-  ::close(ends[0]);
-  int status = 1;
-  if (failed == 0) {
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-  }
-  return status == 0 ? text : std::string();
+  while (const std::size_t count = std::fread(bytes, 1, sizeof bytes, pipe)) text.append(bytes, count);
+  return ::pclose(pipe) == 0 ? text : std::string();
 }
 
 }  // namespace
