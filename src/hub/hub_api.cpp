@@ -4,7 +4,6 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -317,13 +316,6 @@ namespace {
 
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
 
-std::optional<std::uint64_t> number_of(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 /// The batch's answer for one file.
 struct UploadAction {
   std::string url, verify_url;
@@ -448,11 +440,12 @@ class Uploader {
 }  // namespace
 
 std::vector<UploadPart> plan_parts(const std::map<std::string, std::string>& headers, std::uint64_t num_bytes) {
-  const auto chunk = headers.contains("chunk_size") ? number_of(headers.at("chunk_size")) : std::nullopt;
+  const auto chunk =
+      headers.contains("chunk_size") ? whole_number<std::uint64_t>(headers.at("chunk_size")) : std::nullopt;
   if (!chunk || *chunk == 0) throw std::invalid_argument("chunk_size");
   std::map<std::uint64_t, std::string> urls;
   for (const auto& [name, value] : headers) {
-    if (const auto number = number_of(name)) urls[*number] = value;
+    if (const auto number = whole_number<std::uint64_t>(name)) urls[*number] = value;
   }
   const std::uint64_t num_parts = (num_bytes + *chunk - 1) / *chunk;
   if (urls.size() != num_parts || urls.empty() || urls.begin()->first != 1 || urls.rbegin()->first != num_parts)

@@ -14,6 +14,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/host_name.h"
+#include "lora_train/base/text.h"
 #include "lora_train/launch/local_ranks.h"
 
 namespace lora_train::launch {
@@ -85,13 +86,12 @@ class Reader {
   int number(const char* name, int low, int high, const std::string& because) const {
     const auto value = find(name);
     if (!value) throw ConfigError(name, "is not set, but {}. Set it, or start the ranks with a launcher.", because);
-    int result = 0;
-    const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
-    if (error != std::errc() || end != value->data() + value->size() || result < low || result > high) {
+    const auto result = whole_number<int>(*value);
+    if (!result || *result < low || *result > high) {
       throw ConfigError(fmt::format("{}={}", name, *value), "expected a number from {} to {}, because {}.", low, high,
                         because);
     }
-    return result;
+    return *result;
   }
 
  private:

@@ -1,9 +1,8 @@
 #include "lora_train/storage/run_names.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <charconv>
+
+#include "lora_train/base/text.h"
 
 namespace lora_train::storage {
 namespace {
@@ -23,10 +22,7 @@ std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& folder)
   const std::string name = folder.filename().string();
   if (!name.starts_with(kCheckpointPrefix)) return std::nullopt;
   const std::string_view digits = std::string_view(name).substr(kCheckpointPrefix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '-') return std::nullopt;
-  return step;
+  return digits.starts_with('-') ? std::nullopt : whole_number<std::int64_t>(digits);
 }
 
 bool is_run_name(std::string_view name) {

@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <concepts>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +32,14 @@ std::string lower_case(std::string text);
 
 /// "a, b, c"
 std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
+
+/// The number that all of the text is in decimal digits; nothing for other texts and numbers out of range.
+template <std::integral Number>
+std::optional<Number> whole_number(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
 
 /// "1.5 GiB", "12.0 MiB", "17 B"
 std::string format_bytes(double bytes);

@@ -1,7 +1,6 @@
 #include "retry.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -14,23 +13,15 @@ namespace {
 
 constexpr double kLongestDelayS = 30;
 
-std::optional<std::uint64_t> whole_number(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 }  // namespace
 
 int ClientOptions::retries_of_environment() {
   const char* text = std::getenv("LORA_TRAIN_HTTP_RETRIES");
   if (text == nullptr || *text == '\0') return 5;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  if (*end != '\0' || number < 0 || number > 100)
+  const auto number = whole_number<int>(text);
+  if (!number || *number < 0 || *number > 100)
     throw ConfigError("LORA_TRAIN_HTTP_RETRIES", "got {}, expected a number from 0 to 100.", text);
-  return static_cast<int>(number);
+  return *number;
 }
 
 bool is_transient(int status) {
@@ -44,7 +35,7 @@ double retry_delay(int number, double first_s, double random) {
 
 std::optional<double> parse_retry_after(std::string_view text, std::time_t now) {
   const std::string value = trimmed(text);
-  if (const auto seconds = whole_number(value)) return static_cast<double>(*seconds);
+  if (const auto seconds = whole_number<std::uint64_t>(value)) return static_cast<double>(*seconds);
   std::tm time{};
   const char* const end = ::strptime(value.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &time);
   if (end == nullptr || *end != '\0') return std::nullopt;
@@ -56,7 +47,7 @@ std::optional<std::uint64_t> content_range_begin(std::string_view text) {
   const std::string value = trimmed(text);
   const auto dash = value.find('-');
   if (!value.starts_with(kUnit) || dash == std::string::npos) return std::nullopt;
-  return whole_number(std::string_view(value).substr(kUnit.size(), dash - kUnit.size()));
+  return whole_number<std::uint64_t>(std::string_view(value).substr(kUnit.size(), dash - kUnit.size()));
 }
 
 std::string Answer::header(std::string_view name) const {
