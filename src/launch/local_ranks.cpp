@@ -78,12 +78,8 @@ class RankOutput {
  private:
   void write_line(const std::string& line) const {
     if (!can_write_to_stderr()) return;
-    const std::string text = fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line);
-    for (std::size_t done = 0; done < text.size();) {
-      const ssize_t count = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-      if (count < 0 && errno != EINTR) return;  // a closed stderr must not end training
-      if (count > 0) done += static_cast<std::size_t>(count);
-    }
+    // A closed stderr must not end training.
+    write_all(STDERR_FILENO, fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line));
   }
 
   int fd_;

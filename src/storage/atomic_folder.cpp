@@ -65,10 +65,6 @@ std::vector<std::string> entries(const fs::path& folder, const OwnEntries& own) 
   return own ? own(folder) : list_folder(folder);
 }
 
-bool is_in(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 /// The next run deletes what a failed deletion leaves (delete_temporaries).
 void quietly(const std::function<void()>& remove) noexcept {
   try {
@@ -177,7 +173,7 @@ void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntri
   std::vector<std::string> ours = entries(folder, own), kept;
   const bool moves = home != folder && path_kind(home) == PathKind::kFolder;
   for (const auto& name : list_folder(folder)) {
-    if (is_in(ours, name)) continue;
+    if (std::ranges::count(ours, name) > 0) continue;
     if (moves && path_kind(home / name) == PathKind::kNone) {
       rename_path(folder / name, home / name);
     } else {
@@ -192,7 +188,7 @@ void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntri
 
 void delete_folder(const fs::path& folder, const OwnEntries& own) {
   const std::vector<std::string> all = list_folder(folder), ours = entries(folder, own);
-  if (!std::all_of(all.begin(), all.end(), [&](const auto& name) { return is_in(ours, name); })) {
+  if (!std::ranges::all_of(all, [&](const auto& name) { return std::ranges::count(ours, name) > 0; })) {
     return discard_folder(folder, folder, own);
   }
   const fs::path temporary = temporary_name(folder);
