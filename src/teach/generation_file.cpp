@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -172,21 +171,10 @@ std::vector<std::string> GenerationFile::lines() const {
 
 void GenerationFile::finish() {
   if (!is_regular_) return;
-  const std::string text = read_file(path_);
-  std::map<std::size_t, std::string_view> ordered;
-  bool is_in_order = true;
-  for (const std::string_view line : lines_of(text)) {
-    const std::size_t index = index_of(parsed(line)).value();
-    is_in_order = is_in_order && (ordered.empty() || ordered.rbegin()->first < index);
-    ordered.emplace(index, line);
-  }
-  if (is_in_order) {
-    if (file_ops().sync(descriptor_.fd) != 0) fail_with(path_, "cannot sync");
-    return;
-  }
   std::string sorted;
-  for (const auto& [index, line] : ordered) sorted += line;
-  write_file_atomic(path_, sorted);
+  for (const std::string& line : lines()) sorted += line;
+  if (sorted != read_file(path_)) return write_file_atomic(path_, sorted);
+  if (file_ops().sync(descriptor_.fd) != 0) fail_with(path_, "cannot sync");
 }
 
 }  // namespace lora_train::teach

@@ -301,26 +301,25 @@ void TeachJob::join(const std::string& output) {
   }
 }
 
-std::string TeachJob::example(std::size_t answer, const GivenAnswer& given) const {
-  const std::string& message = given.message;
+std::string TeachJob::example(std::size_t answer, const std::string& line) const {
+  const Json given = Json::parse(line);
   const data::ChatQuestion& prompt = prompts_[prompt_of(answer)];
   Json example;
   if (options_.is_raw) {
-    example = {{"prompt", Json::parse(prompt.messages)}, {"completion", Json::parse(message)}};
+    example = {{"prompt", Json::parse(prompt.messages)}, {"completion", given["answer"]}};
   } else {
     Json messages = with_system(Json::parse(prompt.messages), options_.student_system);
-    messages.push_back(Json::parse(message));
+    messages.push_back(given["answer"]);
     example = {{"messages", messages}};
     if (!prompt.tools.empty()) example["tools"] = Json::parse(prompt.tools);
   }
-  if (!given.logprobs.empty()) example["logprobs"] = Json::parse(given.logprobs);
+  if (given.contains("logprobs")) example["logprobs"] = given["logprobs"];
   return example.dump() + "\n";
 }
 
 TeachJob::Examples TeachJob::write_examples(const Filters& filters) {
   answers_->finish();
   std::vector<std::size_t> numbers;
-  std::vector<GivenAnswer> given;
   std::vector<Candidate> candidates;
   Examples examples;
   const std::vector<std::string> lines = answers_->lines();
@@ -333,14 +332,13 @@ TeachJob::Examples TeachJob::write_examples(const Filters& filters) {
     examples.prompt_tokens += line.value("prompt_tokens", std::int64_t{0});
     examples.completion_tokens += line.value("completion_tokens", std::int64_t{0});
     numbers.push_back(i);
-    given.push_back({line["answer"].dump(), line.contains("logprobs") ? line["logprobs"].dump() : ""});
     candidates.push_back({prompt_of(i), source(i), text_of(line["answer"]), is_cut});
   }
   FilterResult result = filters.apply(candidates);
   AtomicFileWriter writer(options_.output, 0);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (!result.is_kept[i]) continue;
-    writer.write(example(numbers[i], given[i]));
+    writer.write(example(numbers[i], lines[numbers[i]]));
     ++examples.num_written;
   }
   writer.commit();

@@ -76,11 +76,8 @@ class TeachJob {
 
  private:
   std::size_t prompt_of(std::size_t answer) const { return answer / static_cast<std::size_t>(options_.samples); }
-  /// JSON texts; logprobs is empty unless requested.
-  struct GivenAnswer {
-    std::string message, logprobs;
-  };
-  std::string example(std::size_t answer, const GivenAnswer& given) const;
+  /// `line`: JSON, of the file of answers.
+  std::string example(std::size_t answer, const std::string& line) const;
 
   TeachOptions options_;
   std::vector<data::ChatQuestion> prompts_;
