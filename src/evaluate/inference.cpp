@@ -48,9 +48,7 @@ InferenceModel load_for_inference(const GenerateRequest& request, std::int64_t m
   plan::ModelFiles files = files_for_inference(profile.model);
   plan::AdapterSetup adapters;
   if (!request.several.empty()) {
-    std::vector<plan::NamedAdapter> several;
-    for (const auto& [name, folder] : request.several) several.push_back({name, folder});
-    adapters = plan::adapters_of_folders(several, files);
+    adapters = plan::adapters_of_folders(request.several, files);
   } else if (!request.adapter.empty()) {
     lora::token_rows_of(lora::read_adapter_config(request.adapter), request.adapter, files.config);
     adapters = plan::adapters_of_folder(request.adapter, files);

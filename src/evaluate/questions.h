@@ -17,7 +17,6 @@
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/ranks/communicator.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
-#include "questions.h"
 
 namespace lora_train::evaluate {
 

@@ -50,6 +50,7 @@ void add_choices(const data::ChoiceExample& example, std::string& bytes) {
   bytes += std::to_string(example.answer);
 }
 
+/// Reads the examples of eval_tasks[index]. Throws like TaskEvaluation.
 class TaskReader {
  public:
   TaskReader(const Profile& profile, std::size_t index, const plan::ModelFiles& files)
@@ -147,11 +148,6 @@ class TaskReader {
   std::optional<std::int64_t> max_examples_;
   TaskExamples task_;
 };
-
-/// Reads the examples of eval_tasks[index]. Throws like TaskEvaluation.
-TaskExamples read_task_examples(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
-  return TaskReader(profile, index, files).read();
-}
 
 /// Softmax over the confidence tokens alone, from the logits of the whole vocabulary at the place of the confidence
 /// token.
@@ -390,7 +386,7 @@ class TaskRun {
 
 TaskEvaluation::TaskEvaluation(const Profile& profile, const plan::ModelFiles& files) {
   for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i)
-    tasks_.push_back(read_task_examples(profile, i, files));
+    tasks_.push_back(TaskReader(profile, i, files).read());
 }
 TaskEvaluation::~TaskEvaluation() = default;
 TaskEvaluation::TaskEvaluation(TaskEvaluation&&) noexcept = default;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "generator_parts.h"
@@ -18,9 +17,8 @@ namespace {
 /// True if tokens can be chosen on the device, which filters all rows in the same way and knows one adapter.
 bool are_alike(std::span<const Prompt> prompts) {
   const Prompt& first = prompts.front();
-  const auto filter = [](const SamplingOptions& s) { return std::tuple(s.temperature, s.top_k, s.top_p, s.min_p); };
   return first.adapter.value_or(kNoAdapter) == kNoAdapter && std::ranges::all_of(prompts, [&](const Prompt& prompt) {
-           return prompt.adapter == first.adapter && filter(prompt.sampling) == filter(first.sampling) &&
+           return prompt.adapter == first.adapter && filter_of(prompt.sampling) == filter_of(first.sampling) &&
                   !prompt.num_top;
          });
 }

@@ -139,8 +139,7 @@ void DecodeBatch::advance_host() {
 /// Null: enqueue the pass. The first pass of its kind is enqueued, so that everything created at first use exists.
 kernels::Graph* DecodeBatch::graph() {
   if (!uses_graphs_) return nullptr;
-  const Captured captured{std::ssize(rows_), use_adapter_,  filter_.temperature,
-                          filter_.top_p,     filter_.min_p, filter_.top_k};
+  const Captured captured{std::ssize(rows_), use_adapter_, filter_};
   if (has_run_.insert(captured).second) return nullptr;
   std::unique_ptr<kernels::Graph>& graph = graphs_[captured];
   if (graph != nullptr) return graph.get();

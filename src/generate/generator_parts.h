@@ -56,8 +56,7 @@ class DecodeBatch {
   struct Captured {
     std::int64_t num_rows = 0;
     bool use_adapter = true;
-    double temperature = 0, top_p = 1, min_p = 0;
-    std::int64_t top_k = 0;
+    kernels::SamplingFilter filter = {};
     auto operator<=>(const Captured&) const = default;
   };
   void enqueue();

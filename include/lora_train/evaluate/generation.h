@@ -9,20 +9,16 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/generate/prompt.h"
 #include "lora_train/launch/world.h"
+#include "lora_train/lora/adapter_config.h"
 
 namespace lora_train::evaluate {
-
-struct NamedAdapter {
-  std::string name;
-  std::filesystem::path folder;  ///< PEFT
-};
 
 /// The model that answers.
 struct GenerateRequest {
   Profile profile = {};                ///< the engine reads model, device, precision and similar keys
   std::filesystem::path adapter = {};  ///< PEFT folder; empty = the base model
   /// Instead: several, of which Prompt::adapter is an index. They must not have token rows (model/layer_shape.h).
-  std::vector<NamedAdapter> several = {};
+  std::vector<lora::NamedAdapter> several = {};
   launch::World world = {};         ///< with several ranks, rank 0 decides which prompts are answered
   std::exception_ptr failure = {};  ///< why this rank of several has no prompts: all ranks end with it
 };

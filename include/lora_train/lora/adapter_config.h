@@ -35,6 +35,12 @@ struct AdapterConfig {
   model::TokenRows token_rows = {};
 };
 
+/// One of several adapters in a model. AdapterSpec::owner is its index in the list.
+struct NamedAdapter {
+  std::string name;
+  std::filesystem::path folder;
+};
+
 /// Throws IoError, or FormatError (where = "file: key") for another peft_type, a kind that AdapterKind lacks, biases,
 /// modules_to_save, layers_to_transform and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);

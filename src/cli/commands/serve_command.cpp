@@ -65,7 +65,7 @@ std::string name_of_run(const fs::path& folder) {
 }
 
 /// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.
-evaluate::NamedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
+lora::NamedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
   const std::size_t equals = given.find('=');
   const bool has_name = equals != std::string::npos && given.find('/') > equals;
   const std::string folder = has_name ? given.substr(equals + 1) : given;

@@ -160,7 +160,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
-AdapterSetup adapters_of_folders(const std::vector<NamedAdapter>& adapters, const ModelFiles& files) {
+AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const ModelFiles& files) {
   AdapterSetup all;
   all.several = adapters;
   for (std::size_t i = 0; i < adapters.size(); ++i) {

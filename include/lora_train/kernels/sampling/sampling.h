@@ -2,6 +2,7 @@
 // vocabulary. No torch here.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,6 +21,7 @@ struct SamplingFilter {
   std::int64_t top_k = 0;  ///< keeps the k most likely, and ties with the last; 0 = all
   double top_p = 1;        ///< keeps the most likely until their total reaches this; 1 = all
   double min_p = 0;        ///< keeps those with at least this share of the largest probability; 0 = all
+  auto operator<=>(const SamplingFilter&) const = default;
 };
 
 struct Candidate {

@@ -49,26 +49,20 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
 /// The parts of the model that data::prepare_data needs. `files` must outlive the result.
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
-/// One of several adapters in a model. AdapterSpec::owner is its index in the list.
-struct NamedAdapter {
-  std::string name;
-  std::filesystem::path folder;
-};
-
 /// The adapters of a run, from the profile or from init_adapter. Empty with adapter: none.
 struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
   model::ColumnLayout columns;
-  model::TokenRows token_rows;             ///< trained with the adapters: those of the folder, then new ones
-  std::vector<NamedAdapter> several = {};  ///< for adapters_of_folders(): where load_model() finds each
+  model::TokenRows token_rows;                   ///< trained with the adapters: those of the folder, then new ones
+  std::vector<lora::NamedAdapter> several = {};  ///< for adapters_of_folders(): where load_model() finds each
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
 /// The same for a saved adapter, for evaluation.
 AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
 /// Several saved adapters side by side; each token uses one of them (model::LinearPass::row_owners). Their columns add
 /// up. They have no token rows; names must be unique and not empty.
-AdapterSetup adapters_of_folders(const std::vector<NamedAdapter>& adapters, const ModelFiles& files);
+AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const ModelFiles& files);
 
 /// Weights in memory, ready to run. Adapters are initialised, or loaded from init_adapter.
 struct LoadedModel {
