@@ -65,7 +65,7 @@ void write_at(int fd, const std::filesystem::path& path, std::string_view bytes,
 }  // namespace
 
 CacheFolder::CacheFolder(const Repository& repository) {
-  const std::string name = storage::hub_folder_name(repository.id, repository.kind);
+  const std::string name = storage::hub_folder_name(repository);
   folder_ = storage::hub_cache_folder() / name;
   locks_ = storage::hub_cache_folder() / ".locks" / name;
 }

@@ -161,7 +161,7 @@ class Fetch {
   }
 
   [[noreturn]] void fail_short(const OpenFile& open) const {
-    throw IoError(fmt::format("{}/{}", plan_.repository.name(), open.file.path),
+    throw IoError(fmt::format("{}/{}", plan_.repository.full_name(), open.file.path),
                   "the server sent fewer bytes than it promised. Run the command again; it resumes.");
   }
 
@@ -186,7 +186,7 @@ class Fetch {
   [[noreturn]] void fail_hash(OpenFile& open, const std::string& found) const {
     remove_tree(open.partial->path());
     const char* const name = open.file.digest == DigestKind::kSha256 ? "SHA-256 " : "SHA-1 ";
-    throw IoError(fmt::format("{}/{}", plan_.repository.name(), open.file.path),
+    throw IoError(fmt::format("{}/{}", plan_.repository.full_name(), open.file.path),
                   std::string("the download is not the hub's file: ") + name + found + " instead of " + open.file.etag +
                       ". A proxy or a mirror has changed it. Nothing was kept; run the command again.");
   }
@@ -268,10 +268,10 @@ void require_space(const CacheFolder& cache, const std::vector<RepositoryFile>& 
 
 DownloadResult find_offline(const DownloadRequest& request) {
   DownloadResult result;
-  result.snapshot = storage::find_in_hub_cache(request.id, request.kind);
+  result.snapshot = storage::find_in_hub_cache(request.id);
   if (result.snapshot.empty())
-    throw IoError("HF_HUB_OFFLINE", "forbids the network, and {}/{} is not in the cache. Unset it to download.",
-                  request.id.organisation, request.id.name);
+    throw IoError("HF_HUB_OFFLINE", "forbids the network, and {} is not in the cache. Unset it to download.",
+                  request.id.full_name());
   log_info("HF_HUB_OFFLINE forbids the network; using what the cache has");
   result.commit = result.snapshot.filename().string();
   result.is_adapter = storage::holds_adapter(result.snapshot);
@@ -282,15 +282,15 @@ DownloadResult find_offline(const DownloadRequest& request) {
 
 DownloadResult download(const DownloadRequest& request) {
   if (is_offline()) return find_offline(request);
-  const Repository repository{request.id, request.kind};
+  const Repository& repository = request.id;
   const CacheFolder cache(repository);
   Hub hub;
   DownloadResult result;
   result.commit = hub.find_commit(repository);
   NeededFiles files{hub.list_files(repository, result.commit), {}};
-  if (!request.all_files && request.kind == storage::HubKind::kModel)
-    files = needed_files(files.needed, repository.name());
-  if (files.needed.empty()) throw IoError(repository.name(), "has no files at {}.", repository.revision());
+  if (!request.all_files && repository.kind == storage::HubKind::kModel)
+    files = needed_files(files.needed, repository.full_name());
+  if (files.needed.empty()) throw IoError(repository.full_name(), "has no files at {}.", repository.revision);
   for (const RepositoryFile& file : files.skipped) result.skipped.push_back({file.path, file.num_bytes});
   result.num_files = std::ssize(files.needed);
   result.num_bytes = size_of(files.needed);
@@ -313,7 +313,7 @@ DownloadResult download(const DownloadRequest& request) {
     plan.use_ranges = false;
     result.num_downloaded_bytes = Fetch(hub, plan).run();
   }
-  cache.write_reference(repository.revision(), result.commit);
+  cache.write_reference(repository.revision, result.commit);
   result.snapshot = cache.snapshot(result.commit);
   return result;
 }

@@ -167,24 +167,24 @@ Request Hub::request(const std::string& path, const std::string& method) const {
 }
 
 std::string Hub::api_path(const Repository& repository) const {
-  return (repository.kind == storage::HubKind::kModel ? "api/models/" : "api/datasets/") + repository.name();
+  return (repository.kind == storage::HubKind::kModel ? "api/models/" : "api/datasets/") + repository.full_name();
 }
 
 std::string Hub::file_path(const Repository& repository, const std::string& commit, const std::string& file) const {
   return fmt::format("{}{}/resolve/{}/{}", repository.kind == storage::HubKind::kModel ? "" : "datasets/",
-                     repository.name(), commit, encode_path(file));
+                     repository.full_name(), commit, encode_path(file));
 }
 
 std::string Hub::page(const Repository& repository) const {
-  return endpoint_ + (repository.kind == storage::HubKind::kModel ? "/" : "/datasets/") + repository.name();
+  return endpoint_ + (repository.kind == storage::HubKind::kModel ? "/" : "/datasets/") + repository.full_name();
 }
 
 std::string Hub::find_commit(const Repository& repository) {
-  const std::string path = fmt::format("{}/revision/{}", api_path(repository), encode_part(repository.revision()));
+  const std::string path = fmt::format("{}/revision/{}", api_path(repository), encode_part(repository.revision));
   const Json info = require_json(client_.send(request(path)), repository);
   if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
       !is_hex(info["sha"].get<std::string>(), kCommitDigits))
-    throw IoError(endpoint_, "answers without the commit of " + repository.name() +
+    throw IoError(endpoint_, "answers without the commit of " + repository.full_name() +
                                  ", so it does not seem to be a Hugging Face hub. Check HF_ENDPOINT.");
   return info["sha"];
 }
@@ -210,12 +210,12 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
       throw IoError(endpoint_, "continues its list of files on another host, {}.", shown_url(next));
     page.url = next;
   }
-  throw IoError(endpoint_, "lists the files of {} endlessly.", repository.name());
+  throw IoError(endpoint_, "lists the files of {} endlessly.", repository.full_name());
 }
 
 void Hub::fail_list(const Repository& repository, const std::string& found) const {
-  throw IoError(endpoint_, "lists the files of " + repository.name() + " in a way that is not the hub's: " + found +
-                               ". Nothing was downloaded. Check HF_ENDPOINT.");
+  throw IoError(endpoint_, "lists the files of " + repository.full_name() + " in a way that is not the hub's: " +
+                               found + ". Nothing was downloaded. Check HF_ENDPOINT.");
 }
 
 Json Hub::require_json(const Answer& answer, const Repository& repository) const {
@@ -235,7 +235,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
     return fmt::format("this {} is gated: request access on {}, and set HF_TOKEN to a token of that account.", kind,
                        page(repository));
   if (code == "RevisionNotFound")
-    return fmt::format("the {} has no revision {}; see {}/tree/main.", kind, repository.revision(), page(repository));
+    return fmt::format("the {} has no revision {}; see {}/tree/main.", kind, repository.revision, page(repository));
   const std::string shown = fmt::format("{} answers {}", shown_url(answer.url), answer.status);
   if (origin_of(answer.url) != origin_of(endpoint_) && answer.status < 500 && answer.status != 429)
     return fmt::format("the server that holds its files refuses: {}. Run the command again; it resumes.", shown);
@@ -261,7 +261,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
 }
 
 void Hub::refuse(const Answer& answer, const Repository& repository) const {
-  throw IoError(repository.name(), reason_of(answer, repository) + words_of(answer));
+  throw IoError(repository.full_name(), reason_of(answer, repository) + words_of(answer));
 }
 
 namespace {
@@ -331,7 +331,7 @@ class Uploader {
   std::map<std::string, UploadAction> ask(const std::string& branch, const std::vector<LargeFile>& files) {
     Json objects = Json::array();
     for (const LargeFile& file : files) objects.push_back({{"oid", file.sha256}, {"size", file.num_bytes}});
-    Request request = hub_.request(repository_.name() + ".git/info/lfs/objects/batch", "POST");
+    Request request = hub_.request(repository_.full_name() + ".git/info/lfs/objects/batch", "POST");
     request.headers = {{"Accept", kLfsType}, {"Content-Type", kLfsType}};
     request.body = Json({{"operation", "upload"},
                          {"transfers", {"basic", "multipart"}},
@@ -365,7 +365,7 @@ class Uploader {
  private:
   UploadAction read_upload(const Json& object) const {
     if (object.contains("error"))
-      throw IoError(repository_.name(), "the hub's store refuses a file: {}. Nothing was committed.",
+      throw IoError(repository_.full_name(), "the hub's store refuses a file: {}. Nothing was committed.",
                     visible_text(object["error"].value("message", "no reason given")));
     UploadAction upload;
     if (!object.contains("actions")) return upload;
@@ -423,7 +423,7 @@ class Uploader {
 
   void require_ok(const Answer& answer, const LargeFile& file) const {
     if (answer.is_ok()) return;
-    throw IoError(repository_.name(),
+    throw IoError(repository_.full_name(),
                   "the hub's store did not accept {}: {} answers {}. Nothing was committed; run the command again.",
                   file.file.filename().string(), shown_url(answer.url), answer.status);
   }

@@ -39,14 +39,7 @@ class Digest {
 /// Base64 with padding, in one line.
 std::string base64(std::string_view bytes);
 
-/// A repository on the hub.
-struct Repository {
-  storage::HubId id;
-  storage::HubKind kind = storage::HubKind::kModel;
-
-  std::string name() const { return id.organisation + "/" + id.name; }
-  std::string revision() const { return id.revision.empty() ? "main" : id.revision; }
-};
+using Repository = storage::HubId;
 
 /// A file as the hub lists it.
 struct RepositoryFile {

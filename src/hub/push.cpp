@@ -30,15 +30,14 @@ struct Outgoing {
 
 class Push {
  public:
-  explicit Push(const PushRequest& request) : request_(request), repository_{request.id, storage::HubKind::kModel} {
-    repository_.id.revision = request.branch;
+  explicit Push(const PushRequest& request) : request_(request), repository_(request.id) {
     for (const PushFile& file : request.plan.files) total_bytes_ += 2 * file.num_bytes;  // hashed, then uploaded
   }
 
   PushResult run() {
     if (!hub_.has_token())
-      throw IoError(repository_.name(), "push needs a token with write permission: create one on " + hub_.endpoint() +
-                                            "/settings/tokens and set HF_TOKEN.");
+      throw IoError(repository_.full_name(), "push needs a token with write permission: create one on " +
+                                                 hub_.endpoint() + "/settings/tokens and set HF_TOKEN.");
     hash_files();
     open_repository();
     const std::string parent = open_branch();
@@ -52,7 +51,7 @@ class Push {
     for (const Outgoing& upload : uploads_)
       if (upload.is_large) large.push_back({upload.file->file, upload.file->num_bytes, upload.sha256});
     result_.num_uploaded_bytes =
-        upload(hub_, repository_, request_.branch, large, [this](std::uint64_t n) { count(n); });
+        upload(hub_, repository_, repository_.revision, large, [this](std::uint64_t n) { count(n); });
     result_.commit = commit(parent);
     return result_;
   }
@@ -84,7 +83,7 @@ class Push {
   }
 
   std::string of_branch(const char* action) const {
-    return fmt::format("{}/{}/{}", hub_.api_path(repository_), action, encode_part(request_.branch));
+    return fmt::format("{}/{}/{}", hub_.api_path(repository_), action, encode_part(repository_.revision));
   }
 
   Request post(const std::string& path, const Json& body) const {
@@ -101,32 +100,32 @@ class Push {
       create_repository();
       found = hub_.send(hub_.request(hub_.api_path(repository_)));
       if (found.status == 404)
-        throw IoError(repository_.name(),
+        throw IoError(repository_.full_name(),
                       "the name is taken by a repository that your token cannot see. Choose another name, or use a "
                       "token of its owner.");
     }
     const Json info = hub_.require_json(found, repository_);
     const bool is_private = info.is_object() && info.value("private", Json()) == Json(true);
     if (!is_private && !request_.is_public)
-      throw IoError(repository_.name(),
+      throw IoError(repository_.full_name(),
                     std::string(result_.is_new ? "the hub made the repository public" : "the repository is public") +
                         ", so everyone would see the files. Nothing was uploaded; pass --public if you mean that.");
     if (is_private && request_.is_public && !result_.is_new)
-      log_warning(repository_.name() + " is private and stays private; make it public in its settings on the hub");
+      log_warning(repository_.full_name() + " is private and stays private; make it public in its settings on the hub");
   }
 
   void create_repository() {
-    const Json body = {{"name", request_.id.name},
-                       {"organization", request_.id.organisation},
+    const Json body = {{"name", repository_.name},
+                       {"organization", repository_.organisation},
                        {"type", "model"},
                        {"visibility", request_.is_public ? "public" : "private"}};
     const Answer answer = hub_.send(post("api/repos/create", body));
     if (answer.status == 409)  // by an earlier try whose answer was lost, or by another process
       return;
     if (answer.status == 403)
-      throw IoError(repository_.name(), "the token may not create a repository there: it needs write permission for " +
-                                            request_.id.organisation + ". See " + hub_.endpoint() +
-                                            "/settings/tokens.");
+      throw IoError(repository_.full_name(),
+                    "the token may not create a repository there: it needs write permission for " +
+                        repository_.organisation + ". See " + hub_.endpoint() + "/settings/tokens.");
     hub_.require_json(answer, repository_);
     result_.is_new = true;
   }
@@ -134,7 +133,7 @@ class Push {
   /// The newest commit of the branch, which is created from main if it is missing.
   std::string open_branch() {
     const Answer found = hub_.send(hub_.request(of_branch("revision")));
-    if (found.header("X-Error-Code") == "RevisionNotFound" && request_.branch != "main") {
+    if (found.header("X-Error-Code") == "RevisionNotFound" && repository_.revision != "main") {
       const auto made = hub_.send(post(of_branch("branch"), Json::object()));
       if (!made.is_ok() && made.status != 409) hub_.refuse(made, repository_);
     }
@@ -208,19 +207,20 @@ class Push {
     try {
       const Answer answer = hub_.send(request);
       if (answer.status == 409 || answer.status == 412)
-        throw IoError(repository_.name(),
+        throw IoError(repository_.full_name(),
                       "someone else changed the repository in the meantime. Nothing was committed; run the command "
                       "again.");
       if (answer.is_ok()) return hub_.find_commit(repository_);
       if (answer.status < 500)
-        throw IoError(repository_.name(), "the hub refuses the commit with status {}. The repository is unchanged.{}",
-                      answer.status, words_of(answer));
+        throw IoError(repository_.full_name(),
+                      "the hub refuses the commit with status {}. The repository is unchanged.{}", answer.status,
+                      words_of(answer));
     } catch (const TransferError& error) {
       log_info("the answer to the commit was lost ({}); asking the hub whether it worked", error.message());
     }
     const std::string last = newest();
     if (last == parent)
-      throw IoError(repository_.name(),
+      throw IoError(repository_.full_name(),
                     "the hub did not make the commit. The repository is unchanged; run the command again, and it "
                     "uploads only what the hub lacks.");
     return last;
@@ -231,14 +231,14 @@ class Push {
     try {
       return hub_.find_commit(repository_);
     } catch (const IoError& error) {
-      throw IoError(repository_.name(), "the connection was lost during the commit, which may have worked. Look at " +
-                                            hub_.page(repository_) + "/commits/" + request_.branch + " (" +
-                                            error.message() + ")");
+      throw IoError(repository_.full_name(),
+                    "the connection was lost during the commit, which may have worked. Look at " +
+                        hub_.page(repository_) + "/commits/" + repository_.revision + " (" + error.message() + ")");
     }
   }
 
   const PushRequest& request_;
-  Repository repository_;  ///< at the branch
+  const Repository& repository_;
   Hub hub_;
   std::vector<Outgoing> uploads_;
   PushResult result_;

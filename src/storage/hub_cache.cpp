@@ -53,7 +53,7 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
   return fs::is_directory(snapshot) ? snapshot : fs::path();
 }
 
-fs::path repository_of(const HubId& id, HubKind kind) { return hub_cache_folder() / hub_folder_name(id, kind); }
+fs::path repository_of(const HubId& id) { return hub_cache_folder() / hub_folder_name(id); }
 
 /// The folder of everything from Hugging Face: cache and token.
 fs::path hub_home() {
@@ -69,8 +69,9 @@ std::string without_line_ends(std::string token) {
 
 }  // namespace
 
-std::optional<HubId> parse_hub_id(std::string_view text) {
+std::optional<HubId> parse_hub_id(std::string_view text, HubKind kind) {
   HubId id;
+  id.kind = kind;
   const auto at = text.find('@');
   if (at != std::string_view::npos) {
     id.revision = text.substr(at + 1);
@@ -101,19 +102,19 @@ std::string hub_token() {
   return fs::is_regular_file(file) ? without_line_ends(read_file(file)) : "";
 }
 
-std::string hub_folder_name(const HubId& id, HubKind kind) {
-  return fmt::format("{}{}--{}", kind == HubKind::kModel ? "models--" : "datasets--", id.organisation, id.name);
+std::string hub_folder_name(const HubId& id) {
+  return fmt::format("{}{}--{}", id.kind == HubKind::kModel ? "models--" : "datasets--", id.organisation, id.name);
 }
 
-fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
-  return find_snapshot(repository_of(id, kind), id.revision.empty() ? "main" : id.revision);
-}
+fs::path find_in_hub_cache(const HubId& id) { return find_snapshot(repository_of(id), id.revision); }
 
-std::string not_in_hub_cache(const HubId& id, HubKind kind) {
-  return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
-         "). Training never uses the network; download the " + (kind == HubKind::kModel ? "model" : "dataset") +
-         " first: lora-train download " + id.organisation + "/" + id.name +
-         (id.revision.empty() ? "" : "@" + id.revision) + (kind == HubKind::kModel ? "" : " --dataset");
+std::string not_in_hub_cache(const HubId& id) {
+  const bool is_model = id.kind == HubKind::kModel;
+  return fmt::format(
+      "not in the local Hugging Face cache ({}). Training never uses the network; download the {} first: lora-train "
+      "download {}{}{}",
+      repository_of(id).string(), is_model ? "model" : "dataset", id.full_name(),
+      id.revision == "main" ? "" : "@" + id.revision, is_model ? "" : " --dataset");
 }
 
 }  // namespace lora_train::storage

@@ -80,11 +80,11 @@ ResolvedModel resolve_model(const std::string& path_or_id) {
   if (!id)
     throw FormatError(path_or_id, "no such folder, and not a Hugging Face Hub name of the form org/name[@revision]");
 
-  const fs::path snapshot = find_in_hub_cache(*id, HubKind::kModel);
+  const fs::path snapshot = find_in_hub_cache(*id);
   if (snapshot.empty()) {
-    throw FormatError(path_or_id, "no such folder, and " + not_in_hub_cache(*id, HubKind::kModel));
+    throw FormatError(path_or_id, "no such folder, and " + not_in_hub_cache(*id));
   }
-  return {snapshot, fmt::format("{}/{}", id->organisation, id->name)};
+  return {snapshot, id->full_name()};
 }
 
 }  // namespace lora_train::storage

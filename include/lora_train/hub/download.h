@@ -20,7 +20,6 @@ struct DownloadProgress {
 
 struct DownloadRequest {
   storage::HubId id;
-  storage::HubKind kind = storage::HubKind::kModel;
   bool all_files = false;                                      ///< of a model; otherwise only needed_files()
   std::function<void(const DownloadProgress&)> progress = {};  ///< from any thread, one call at a time
 };

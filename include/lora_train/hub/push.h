@@ -34,8 +34,7 @@ PushPlan plan_push(const std::filesystem::path& folder, const std::string& name)
 
 struct PushRequest {
   PushPlan plan;
-  storage::HubId id;            ///< its revision is not used
-  std::string branch = "main";  ///< created from main if missing
+  storage::HubId id;  ///< its revision is a branch, created from main if missing
   std::string message;
   bool is_public = false;
   /// Bytes hashed and uploaded so far, of all; from any thread, one call at a time.

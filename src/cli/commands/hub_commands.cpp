@@ -123,12 +123,11 @@ int run_download(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--dataset", is_dataset, "NAME is a dataset");
   parser.app().add_flag("--all", request.all_files, "download every file of a model, whatever its format");
   if (!parser.parse(arguments)) return 0;
-  const auto id = storage::parse_hub_id(name);
+  const auto id = storage::parse_hub_id(name, is_dataset ? storage::HubKind::kDataset : storage::HubKind::kModel);
   if (!id)
     parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as Qwen/Qwen3-4B."
                                            : fmt::format("got {}, expected org/name or org/name@revision.", name));
   request.id = *id;
-  request.kind = is_dataset ? storage::HubKind::kDataset : storage::HubKind::kModel;
   const StopRequests stop_requests;
   hub::DownloadResult result;
   {
@@ -177,23 +176,22 @@ int run_push(const std::vector<std::string>& arguments) {
       "Uploads an adapter, a model, or the result of a run to the Hugging Face hub: creates the repository, private "
       "unless --public, uploads what it lacks, and makes one commit at the end. Reads HF_TOKEN (which must allow "
       "writing), HF_ENDPOINT and https_proxy.");
-  std::string folder, name;
+  std::string folder, name, branch = "main";
   bool is_dry = false;
   hub::PushRequest request;
   parser.add("folder", folder, "DIR", "a PEFT adapter, a model, or output_dir of a run");
   parser.add("name", name, "ORG/NAME", "the repository");
   parser.app().add_flag("--public", request.is_public, "everyone may see the repository");
-  parser.add("--revision", request.branch, "NAME", "branch to commit to (default main); created if missing");
+  parser.add("--revision", branch, "NAME", "branch to commit to (default main); created if missing");
   parser.add("--message", request.message, "TEXT", "commit message");
   parser.app().add_flag("--dry-run", is_dry, "list the files, and send nothing");
   if (!parser.parse(arguments)) return 0;
   if (folder.empty()) parser.refuse("DIR", "missing; expected an adapter, a model, or output_dir of a run.");
-  const auto id = storage::parse_hub_id(name);
-  if (!id || !id->revision.empty())
+  if (!storage::parse_hub_id(name) || name.find('@') != std::string::npos)
     parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as my-name/my-adapter."
                                            : fmt::format("got {}, expected org/name; a branch is --revision.", name));
-  if (!storage::parse_hub_id(fmt::format("{}@{}", name, request.branch)))
-    parser.refuse("--revision", fmt::format("got {}, expected the name of a branch.", request.branch));
+  const auto id = storage::parse_hub_id(fmt::format("{}@{}", name, branch));
+  if (!id) parser.refuse("--revision", fmt::format("got {}, expected the name of a branch.", branch));
   request.id = *id;
   request.plan = hub::plan_push(folder, name);
   if (request.message.empty()) request.message = "Upload with lora-train";

@@ -284,11 +284,11 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
 
 /// The folder of org/name in the cache; empty if `path` is not such a name or names a file.
 fs::path hub_folder(const std::string& path) {
-  const auto id = storage::parse_hub_id(path);
+  const auto id = storage::parse_hub_id(path, storage::HubKind::kDataset);
   if (!id || is_readable(path)) return {};
-  fs::path folder = storage::find_in_hub_cache(*id, storage::HubKind::kDataset);
+  fs::path folder = storage::find_in_hub_cache(*id);
   if (folder.empty()) {
-    throw DataError(path, "no such file or folder, and " + storage::not_in_hub_cache(*id, storage::HubKind::kDataset));
+    throw DataError(path, "no such file or folder, and " + storage::not_in_hub_cache(*id));
   }
   return folder;
 }
