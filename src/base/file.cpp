@@ -62,6 +62,10 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 
 }  // namespace
 
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
 void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
   throw IoError(path.string(), "{}: {}", what, std::strerror(code));
 }
@@ -211,14 +215,13 @@ std::size_t write_all(int fd, std::string_view bytes) {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path), is_mapped_(true) {
-  const int fd = checked(path, "cannot open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  const Descriptor file(checked(path, "cannot open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   struct stat info {};
-  int code = ::fstat(fd, &info) == 0 ? 0 : errno;
+  int code = ::fstat(file.get(), &info) == 0 ? 0 : errno;
   if (code == 0 && S_ISDIR(info.st_mode)) code = EISDIR;
   size_ = code == 0 ? static_cast<std::size_t>(info.st_size) : 0;
-  void* map = size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  void* map = size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (map == MAP_FAILED) code = errno;
-  ::close(fd);
   if (code != 0) fail_with(path, "cannot map into memory", code);
   if (map == nullptr) return;
   data_ = {static_cast<const char*>(map),

@@ -117,15 +117,14 @@ BlobLock::BlobLock(const CacheFolder& cache, const RepositoryFile& file) {
   const fs::path path = cache.locks_ / (file.etag + ".lock");
   auto next_line = std::chrono::steady_clock::now();
   for (;;) {
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0664);
-    if (fd_ < 0) fail_with(path, "cannot create");
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0664));
+    if (!file_.is_open()) fail_with(path, "cannot create");
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) return;
-    } else if (struct stat status{}; ::fstat(fd_, &status) == 0 && status.st_nlink > 0) {
+    } else if (struct stat status{}; ::fstat(file_.get(), &status) == 0 && status.st_nlink > 0) {
       return;
     }
-    ::close(fd_);
-    fd_ = -1;
+    file_ = Descriptor();
     if (const auto now = std::chrono::steady_clock::now(); now >= next_line) {
       log_info(file.path + ": waiting for another process to download it");
       next_line = now + std::chrono::seconds(10);
@@ -135,24 +134,11 @@ BlobLock::BlobLock(const CacheFolder& cache, const RepositoryFile& file) {
   }
 }
 
-BlobLock::~BlobLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 PartialFile::PartialFile(std::filesystem::path path, std::uint64_t num_bytes)
     : path_(std::move(path)), num_bytes_(num_bytes), done_((num_bytes + kSegmentBytes - 1) / kSegmentBytes) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd_ < 0) fail_with(path_, "cannot create");
-  try {
-    read_counts();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
-}
-
-PartialFile::~PartialFile() {
-  if (fd_ >= 0) ::close(fd_);
+  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!file_.is_open()) fail_with(path_, "cannot create");
+  read_counts();
 }
 
 std::uint64_t PartialFile::end(std::size_t segment) const {
@@ -164,19 +150,19 @@ std::uint64_t PartialFile::num_done() const { return std::accumulate(done_.begin
 void PartialFile::read_counts() {
   const std::uint64_t whole = num_bytes_ + kCountBytes * done_.size();
   struct stat status {};
-  if (::fstat(fd_, &status) != 0) fail_with(path_, "cannot read");
+  if (::fstat(file_.get(), &status) != 0) fail_with(path_, "cannot read");
   bool is_ours = static_cast<std::uint64_t>(status.st_size) == whole;
   for (std::size_t i = 0; is_ours && i < done_.size(); ++i) {
     const auto offset = static_cast<off_t>(num_bytes_ + kCountBytes * i);
-    is_ours = ::pread(fd_, &done_[i], kCountBytes, offset) == static_cast<ssize_t>(kCountBytes) &&
+    is_ours = ::pread(file_.get(), &done_[i], kCountBytes, offset) == static_cast<ssize_t>(kCountBytes) &&
               done_[i] <= end(i) - begin(i);
   }
   if (is_ours) return;
-  if (::ftruncate(fd_, 0) != 0) fail_with(path_, "cannot write");
+  if (::ftruncate(file_.get(), 0) != 0) fail_with(path_, "cannot write");
   if (whole == 0) return;
-  const bool is_reserved = ::fallocate(fd_, 0, 0, static_cast<off_t>(whole)) == 0;
+  const bool is_reserved = ::fallocate(file_.get(), 0, 0, static_cast<off_t>(whole)) == 0;
   const bool is_unknown = errno == EOPNOTSUPP || errno == ENOSYS;  // NFS and others
-  if (!is_reserved && (!is_unknown || ::ftruncate(fd_, static_cast<off_t>(whole)) != 0)) {
+  if (!is_reserved && (!is_unknown || ::ftruncate(file_.get(), static_cast<off_t>(whole)) != 0)) {
     const int refused = errno;
     ::unlink(path_.c_str());
     fail_to_reserve(path_, whole, refused);
@@ -186,13 +172,13 @@ void PartialFile::read_counts() {
 
 void PartialFile::write_count(std::size_t segment) {
   const std::string_view bytes(reinterpret_cast<const char*>(&done_[segment]), kCountBytes);
-  write_at(fd_, path_, bytes, num_bytes_ + kCountBytes * segment);
+  write_at(file_.get(), path_, bytes, num_bytes_ + kCountBytes * segment);
 }
 
 void PartialFile::append(std::size_t segment, std::string_view bytes) {
   if (bytes.size() > num_missing(segment))
     throw IoError(path_.string(), "the server sent more bytes than the file has. Run the command again.");
-  write_at(fd_, path_, bytes, begin(segment) + done_[segment]);
+  write_at(file_.get(), path_, bytes, begin(segment) + done_[segment]);
   done_[segment] += bytes.size();
   write_count(segment);
 }
@@ -205,9 +191,9 @@ void PartialFile::restart() {
 }
 
 void PartialFile::publish(const std::filesystem::path& target) {
-  if (::ftruncate(fd_, static_cast<off_t>(num_bytes_)) != 0 || ::fsync(fd_) != 0) fail_to_write(path_, errno);
-  ::close(fd_);
-  fd_ = -1;
+  if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes_)) != 0 || ::fsync(file_.get()) != 0)
+    fail_to_write(path_, errno);
+  file_ = Descriptor();
   rename_path(path_, target);
 }
 

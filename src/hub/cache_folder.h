@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hub_api.h"
+#include "lora_train/base/file.h"
 
 namespace lora_train::hub {
 
@@ -48,12 +49,9 @@ class CacheFolder {
 class BlobLock {
  public:
   BlobLock(const CacheFolder& cache, const RepositoryFile& file);
-  ~BlobLock();
-  BlobLock(const BlobLock&) = delete;
-  BlobLock& operator=(const BlobLock&) = delete;
 
  private:
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 constexpr std::uint64_t kSegmentBytes = 64u << 20;
@@ -65,9 +63,6 @@ class PartialFile {
  public:
   /// Opens or creates it. Restarts a file with another layout. Throws IoError (no space: before the first byte).
   PartialFile(std::filesystem::path path, std::uint64_t num_bytes);
-  ~PartialFile();
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
 
   std::size_t num_segments() const { return done_.size(); }
   std::uint64_t begin(std::size_t segment) const { return segment * kSegmentBytes; }
@@ -91,7 +86,7 @@ class PartialFile {
   std::filesystem::path path_;
   std::uint64_t num_bytes_ = 0;
   std::vector<std::uint64_t> done_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace lora_train::hub

@@ -36,28 +36,22 @@ constexpr std::size_t kLongestLine = 1 << 16;  // longer lines are split
 class RankOutput {
  public:
   /// Owns `fd`.
-  RankOutput(int fd, int rank) : fd_(fd), prefix_(fmt::format("[rank {}] ", rank)) {
-    if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
+  RankOutput(int fd, int rank) : pipe_(fd), prefix_(fmt::format("[rank {}] ", rank)) {
+    if (pipe_.is_open()) ::fcntl(fd, F_SETFL, O_NONBLOCK);
   }
-  ~RankOutput() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  RankOutput(RankOutput&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), prefix_(std::move(other.prefix_)), rest_(std::move(other.rest_)) {}
-  RankOutput& operator=(RankOutput&&) = delete;
 
   /// The descriptor for poll(); -1 once the rank has closed its end.
-  int fd() const { return fd_; }
+  int fd() const { return pipe_.get(); }
 
   /// Writes the available lines without waiting for more.
   void forward() {
     std::array<char, 4096> buffer;
-    while (fd_ >= 0) {
-      const ssize_t count = ::read(fd_, buffer.data(), buffer.size());
+    while (pipe_.is_open()) {
+      const ssize_t count = ::read(fd(), buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
       if (count <= 0) {
-        ::close(std::exchange(fd_, -1));
+        pipe_ = Descriptor();
         return;
       }
       rest_.append(buffer.data(), static_cast<std::size_t>(count));
@@ -82,7 +76,7 @@ class RankOutput {
     write_all(STDERR_FILENO, fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line));
   }
 
-  int fd_;
+  Descriptor pipe_;
   std::string prefix_, rest_;
 };
 

@@ -393,20 +393,13 @@ PeerProcess::PeerProcess(const std::string& named) {
   const std::size_t blank = named.rfind(' ');
   pid_ = std::atol(named.c_str() + blank + 1);
   if (named.substr(0, blank) != process_space()) return;
-  fd_ = static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
-  had_ended_ = fd_ < 0 && errno == ESRCH;
+  process_ = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0)));
+  had_ended_ = !process_.is_open() && errno == ESRCH;
 }
-
-PeerProcess::~PeerProcess() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-PeerProcess::PeerProcess(PeerProcess&& other) noexcept
-    : pid_(other.pid_), fd_(std::exchange(other.fd_, -1)), had_ended_(other.had_ended_) {}
 
 bool PeerProcess::has_ended() const {
-  pollfd process{fd_, POLLIN, 0};
-  return had_ended_ || (fd_ >= 0 && ::poll(&process, 1, 0) == 1);
+  pollfd process{fd(), POLLIN, 0};
+  return had_ended_ || (process_.is_open() && ::poll(&process, 1, 0) == 1);
 }
 
 }  // namespace lora_train::ranks

@@ -9,6 +9,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lora_train/base/file.h"
 #include "lora_train/launch/world.h"
 
 namespace lora_train::ranks {
@@ -63,21 +64,17 @@ class PeerProcess {
  public:
   /// `named` is own_process() of the other rank.
   explicit PeerProcess(const std::string& named);
-  ~PeerProcess();
-  PeerProcess(PeerProcess&& other) noexcept;
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
 
   /// True if this process can see the other one; false on another host or in another container.
-  bool is_here() const { return fd_ >= 0 || had_ended_; }
+  bool is_here() const { return process_.is_open() || had_ended_; }
   bool has_ended() const;
   /// A descriptor that is readable once the process has ended; -1 if there is nothing to wait for.
-  int fd() const { return fd_; }
+  int fd() const { return process_.get(); }
   long pid() const { return pid_; }
 
  private:
   long pid_ = 0;
-  int fd_ = -1;
+  Descriptor process_;
   bool had_ended_ = false;
 };
 

@@ -356,25 +356,22 @@ ListeningSocket::ListeningSocket(const std::string& host, std::uint16_t port) {
   const Addresses addresses = look_up(host, port);
   const auto refuse = [&](const char* what) {
     const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
     const std::string advice =
         error == EADDRINUSE ? ". Another program listens there: give another --port, or 0 for a free one" : "";
     throw IoError(fmt::format("{}:{}", host, port), "{}: {}{}", what, std::strerror(error), advice);
   };
-  fd_ = ::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd_ < 0) refuse("cannot open a socket");
+  socket_ = Descriptor(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket_.is_open()) refuse("cannot open a socket");
   const int on = 1;
-  ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd_, addresses->ai_addr, addresses->ai_addrlen) != 0) refuse("cannot listen");
-  if (::listen(fd_, SOMAXCONN) != 0) refuse("cannot listen");
+  ::setsockopt(fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd(), addresses->ai_addr, addresses->ai_addrlen) != 0) refuse("cannot listen");
+  if (::listen(fd(), SOMAXCONN) != 0) refuse("cannot listen");
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
-  ::getsockname(fd_, reinterpret_cast<sockaddr*>(&bound), &size);
+  ::getsockname(fd(), reinterpret_cast<sockaddr*>(&bound), &size);
   is_loopback_ = is_of_this_machine(reinterpret_cast<const sockaddr&>(bound));
   url_ = url_of(reinterpret_cast<const sockaddr&>(bound), size);
 }
-
-ListeningSocket::~ListeningSocket() { ::close(fd_); }
 
 namespace {
 

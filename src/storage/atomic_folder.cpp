@@ -77,13 +77,6 @@ void quietly(const std::function<void()>& remove) noexcept {
 constexpr mode_t kOnlyThisUser = 0700;
 constexpr mode_t kWritableForOthers = S_IWGRP | S_IWOTH;
 
-struct OpenFolder {
-  int fd = -1;
-  ~OpenFolder() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 /// Removes a trailing slash, which would follow a link.
 fs::path bare(const fs::path& folder) {
   const fs::path path = folder.lexically_normal();
@@ -229,10 +222,10 @@ void make_private_folder(const fs::path& requested) {
   if (::lstat(folder.c_str(), &info) != 0) fail_with(folder, "cannot inspect the folder");
   if (const std::string problem = problem_of(info); !problem.empty()) fail(problem);
   // Inspects the open folder again: the name may belong to another one by now.
-  const OpenFolder open{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
-  if (open.fd < 0 || ::fstat(open.fd, &info) != 0) fail_with(folder, "cannot open the folder");
+  const Descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!open.is_open() || ::fstat(open.get(), &info) != 0) fail_with(folder, "cannot open the folder");
   if (const std::string problem = problem_of(info); !problem.empty()) fail(problem);
-  if ((info.st_mode & 07777) != kOnlyThisUser && ::fchmod(open.fd, kOnlyThisUser) != 0) {
+  if ((info.st_mode & 07777) != kOnlyThisUser && ::fchmod(open.get(), kOnlyThisUser) != 0) {
     fail_with(folder, "cannot close the folder to others");
   }
 }

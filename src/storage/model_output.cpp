@@ -135,14 +135,10 @@ fs::path checked_target(const fs::path& requested, OutputKind kind, const std::v
 }  // namespace
 
 HeldFolder::HeldFolder(const fs::path& folder)
-    : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
-  if (fd_ < 0) return;
-  is_held_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+  if (!folder_.is_open()) return;
+  is_held_ = ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0;
   is_busy_ = !is_held_ && errno == EWOULDBLOCK;
-}
-
-HeldFolder::~HeldFolder() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 OutputFolder::OutputFolder(const fs::path& requested, OutputKind kind, const std::vector<fs::path>& inputs,

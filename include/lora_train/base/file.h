@@ -9,12 +9,30 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lora_train/base/file_ops.h"
 #include "lora_train/base/hash.h"
 
 namespace lora_train {
+
+/// Owns a descriptor of the system (not of FileOps) and closes it.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
 
 /// Throws IoError (path) with `what` ("cannot read") and strerror(code).
 [[noreturn]] void fail_with(const std::filesystem::path& path, const std::string& what, int code = errno);

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "lora_train/base/file.h"
 #include "lora_train/serve/service.h"
 
 namespace lora_train::serve {
@@ -17,18 +18,15 @@ class ListeningSocket {
  public:
   /// host: a name or an address; port 0: a free one. Throws IoError if it cannot listen there.
   ListeningSocket(const std::string& host, std::uint16_t port);
-  ~ListeningSocket();
-  ListeningSocket(const ListeningSocket&) = delete;
-  ListeningSocket& operator=(const ListeningSocket&) = delete;
 
   /// True if only this machine can reach it.
   bool is_loopback() const { return is_loopback_; }
   /// "http://127.0.0.1:8000"
   const std::string& url() const { return url_; }
-  int fd() const { return fd_; }
+  int fd() const { return socket_.get(); }
 
  private:
-  int fd_ = -1;
+  Descriptor socket_;
   bool is_loopback_ = false;
   std::string url_;
 };

@@ -20,15 +20,12 @@ inline constexpr const char* kOutputMarker = ".lora-train-output.json";
 class HeldFolder {
  public:
   explicit HeldFolder(const std::filesystem::path& folder);
-  ~HeldFolder();
-  HeldFolder(const HeldFolder&) = delete;
-  HeldFolder& operator=(const HeldFolder&) = delete;
 
   bool is_held() const { return is_held_; }
   bool is_busy() const { return is_busy_; }  ///< another one holds it; neither: no such folder, or one without locks
 
  private:
-  int fd_ = -1;
+  Descriptor folder_;
   bool is_held_ = false, is_busy_ = false;
 };
 
