@@ -39,21 +39,6 @@ auto checked(const std::filesystem::path& path, const char* what, const Call& ca
   return result;
 }
 
-/// Closes when it leaves the scope.
-class OpenFile {
- public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  ~OpenFile() {
-    if (fd_ >= 0) file_ops().close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   static thread_local std::random_device device;
   auto name = fmt::format(".tmp-{}-{}-{}", path.filename().string(), ::getpid(), device());
@@ -62,25 +47,21 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
+int close_file(int fd) { return file_ops().close(fd); }
 
 void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
   throw IoError(path.string(), "{}: {}", what, std::strerror(code));
 }
 
-FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
-  fd_ = checked(path_, "cannot open", [&] { return file_ops().open(path_.string(), O_RDONLY); });
-}
-
-FileReader::~FileReader() { file_ops().close(fd_); }
+FileReader::FileReader(std::filesystem::path path)
+    : path_(std::move(path)),
+      file_(checked(path_, "cannot open", [&] { return file_ops().open(path_.string(), O_RDONLY); })) {}
 
 std::size_t FileReader::read(char* buffer, std::size_t size) {
   std::size_t filled = 0;
   while (filled < size) {
     const auto got =
-        checked(path_, "cannot read", [&] { return file_ops().read(fd_, buffer + filled, size - filled); });
+        checked(path_, "cannot read", [&] { return file_ops().read(file_.get(), buffer + filled, size - filled); });
     if (got == 0) break;
     filled += static_cast<std::size_t>(got);
   }
@@ -199,7 +180,8 @@ void AtomicFileWriter::commit() {
 }
 
 void sync_file(const std::filesystem::path& path) {
-  const OpenFile file(checked(path, "cannot open to sync", [&] { return file_ops().open(path.string(), O_RDONLY); }));
+  const FileDescriptor file(
+      checked(path, "cannot open to sync", [&] { return file_ops().open(path.string(), O_RDONLY); }));
   checked(path, "cannot sync", [&] { return file_ops().sync(file.get()); });
 }
 
@@ -315,8 +297,8 @@ void remove_folder(const std::filesystem::path& folder) {
 
 void sync_folder(const std::filesystem::path& folder) {
   const std::filesystem::path name = folder.empty() ? "." : folder;
-  const OpenFile file(checked(name, "cannot open the folder to sync it",
-                              [&] { return file_ops().open(name.string(), O_RDONLY | O_DIRECTORY); }));
+  const FileDescriptor file(checked(name, "cannot open the folder to sync it",
+                                    [&] { return file_ops().open(name.string(), O_RDONLY | O_DIRECTORY); }));
   // EINVAL: a file system whose folders cannot be synced.
   if (retry_interrupted([&] { return file_ops().sync(file.get()); }) != 0 && errno != EINVAL) {
     fail_with(name, "cannot sync the folder", errno);

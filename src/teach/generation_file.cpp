@@ -75,15 +75,11 @@ GenerationFile::GenerationFile(std::string program, std::filesystem::path path, 
   write_file_atomic(settings_path(), object.dump(1) + "\n");
 }
 
-GenerationFile::Descriptor::~Descriptor() {
-  if (fd >= 0) file_ops().close(fd);
-}
-
 void GenerationFile::open() {
-  descriptor_.fd = file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND);
-  if (descriptor_.fd < 0) fail_with(path_, "cannot open the file for appending");
+  file_ = FileDescriptor(file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND));
+  if (!file_.is_open()) fail_with(path_, "cannot open the file for appending");
   is_regular_ = std::filesystem::is_regular_file(path_);
-  if (is_regular_ && ::flock(descriptor_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (is_regular_ && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw ConfigError(path_.string(), "another process is writing this file. Wait for it, or give another --output");
   }
 }
@@ -97,7 +93,7 @@ void GenerationFile::check_torn_line(std::string_view rest) const {
 }
 
 void GenerationFile::cut_off() const {
-  if (file_ops().truncate(descriptor_.fd, size_) != 0) fail_with(path_, "cannot shorten the file");
+  if (file_ops().truncate(file_.get(), size_) != 0) fail_with(path_, "cannot shorten the file");
 }
 
 void GenerationFile::read_lines(std::string_view text, const std::vector<std::string>& prompts) {
@@ -151,10 +147,10 @@ std::size_t GenerationFile::num_done() const {
 
 void GenerationFile::append(std::size_t i, const std::string& line) {
   const std::string whole = line + "\n";
-  if (write_all(descriptor_.fd, whole) != whole.size()) {
+  if (write_all(file_.get(), whole) != whole.size()) {
     const int code = errno;
     if (is_regular_)
-      file_ops().truncate(descriptor_.fd,
+      file_ops().truncate(file_.get(),
                           size_);  // removes a torn line; if that fails, the next call cuts it off
     fail_with(path_, "cannot append a line", code);
   }
@@ -174,7 +170,7 @@ void GenerationFile::finish() {
   std::string sorted;
   for (const std::string& line : lines()) sorted += line;
   if (sorted != read_file(path_)) return write_file_atomic(path_, sorted);
-  if (file_ops().sync(descriptor_.fd) != 0) fail_with(path_, "cannot sync");
+  if (file_ops().sync(file_.get()) != 0) fail_with(path_, "cannot sync");
 }
 
 }  // namespace lora_train::teach

@@ -2,6 +2,8 @@
 // through FileOps. All functions throw IoError if the system refuses.
 #pragma once
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -17,22 +19,28 @@
 
 namespace lora_train {
 
-/// Owns a descriptor of the system (not of FileOps) and closes it.
-class Descriptor {
+/// Owns a descriptor and closes it.
+template <int (*close_descriptor)(int)>
+class OwnedDescriptor {
  public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  explicit OwnedDescriptor(int fd = -1) : fd_(fd) {}
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  ~Descriptor();
+  ~OwnedDescriptor() {
+    if (fd_ >= 0) close_descriptor(fd_);
+  }
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
  private:
   int fd_;
 };
+using Descriptor = OwnedDescriptor<::close>;  ///< of the system
+int close_file(int fd);
+using FileDescriptor = OwnedDescriptor<close_file>;  ///< of file_ops()
 
 /// Throws IoError (path) with `what` ("cannot read") and strerror(code).
 [[noreturn]] void fail_with(const std::filesystem::path& path, const std::string& what, int code = errno);
@@ -48,9 +56,6 @@ class FileReader {
  public:
   /// Throws IoError if the file cannot be opened.
   explicit FileReader(std::filesystem::path path);
-  ~FileReader();
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
 
   /// Fills `buffer` and returns the number of bytes read: fewer than `size` only at the end of the file. Throws
   /// IoError.
@@ -59,7 +64,7 @@ class FileReader {
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  FileDescriptor file_;
 };
 
 /// Size and hash (hash128_hex) of a file's bytes, through read(): a failing disk is an IoError, not a SIGBUS as in a

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/base/file.h"
 #include "lora_train/config/sampling.h"
 
 namespace lora_train::teach {
@@ -28,8 +29,6 @@ class GenerationFile {
   /// other settings or for other prompts, is not such a file, or is being written by another process; IoError.
   GenerationFile(std::string program, std::filesystem::path path, const GenerationSettings& settings,
                  const std::vector<std::string>& prompts);
-  GenerationFile(const GenerationFile&) = delete;
-  GenerationFile& operator=(const GenerationFile&) = delete;
 
   /// True if prompt i has its line.
   bool is_done(std::size_t i) const { return is_done_[i]; }
@@ -52,17 +51,12 @@ class GenerationFile {
   void cut_off() const;
   std::filesystem::path settings_path() const { return path_.string() + ".settings.json"; }
 
-  struct Descriptor {
-    int fd = -1;
-    ~Descriptor();
-  };
-
   std::string program_;
   std::filesystem::path path_;
   bool is_regular_ = true;
   std::vector<bool> is_done_;
   std::size_t size_ = 0;  ///< bytes of whole lines
-  Descriptor descriptor_;
+  FileDescriptor file_;
 };
 
 }  // namespace lora_train::teach
