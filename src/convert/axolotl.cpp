@@ -21,7 +21,6 @@ void convert_axolotl_adapter(Converter& converter) {
     return;
   }
   converter.set("adapter", "adapter", "lora");
-  refuse_dora(converter, "peft_use_dora", "peft_use_rslora");
   if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
   if (converter.find("lora_model_dir")) return converter.drop_group("shape", kBringsShape);
   convert_targets(converter, "lora_target_modules");
@@ -116,54 +115,30 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
   }
 }
 
-void convert_axolotl_strategy(Converter& converter, const std::string& key, const std::string& ours,
-                              const std::string& otherwise) {
-  const std::string word = lower_case(converter.text(key));
-  if (word == "epoch" || word == "no" || word == "false") {
-    converter.set(key, ours, word == "epoch" ? "epoch" : "off");
-    if (word != "epoch" && ours == "save_steps") converter.remark(key, kLastIsSaved);
-  } else if (!word.empty()) {
-    converter.drop(key, "the number of steps decides");
+// saves_per_epoch and save_steps, else a strategy; the same for "eval". `otherwise`: if the file says none of them.
+void convert_axolotl_cadence(Converter& converter, const std::string& action, const std::string& otherwise,
+                             bool has_eval_data) {
+  const std::string per_epoch = action + "s_per_epoch", steps = action + "_steps";
+  if (converter.number(per_epoch).value_or(0) > 0) {
+    convert_axolotl_per_epoch(converter, per_epoch, steps);
+    if (converter.find(steps)) converter.drop(steps, "overridden by " + per_epoch);
+  } else if (converter.find(per_epoch)) {
+    converter.drop(per_epoch, fmt::format("0 leaves it to {}_strategy", action));
   }
-  converter.set_default(ours, otherwise);
-}
-
-void convert_axolotl_saves(Converter& converter, bool has_eval_data) {
-  if (converter.number("saves_per_epoch").value_or(0) > 0) {
-    convert_axolotl_per_epoch(converter, "saves_per_epoch", "save_steps");
-    if (converter.find("save_steps")) converter.drop("save_steps", "overridden by saves_per_epoch");
-  } else if (converter.find("saves_per_epoch")) {
-    converter.drop("saves_per_epoch", "0 leaves it to save_strategy");
-  }
-  if (!converter.is_set("save_steps")) converter.keep("save_steps", "save_steps");
-  if (converter.find("save_strategy") && converter.is_set("save_steps")) {
-    converter.drop("save_strategy", "the number of steps decides");
-  } else if (lower_case(converter.text("save_strategy")) == "best") {
-    convert_best_saves(converter, "save_strategy", has_eval_data);
-  } else {
-    convert_axolotl_strategy(converter, "save_strategy", "save_steps", "epoch");
-  }
-}
-
-void convert_axolotl_evaluations(Converter& converter, bool has_data) {
-  if (!has_data)
-    return converter.drop_group("evaluation", "there is no evaluation data (val_set_size or test_datasets)");
-  if (converter.number("evals_per_epoch").value_or(0) > 0) {
-    convert_axolotl_per_epoch(converter, "evals_per_epoch", "eval_steps");
-    if (converter.find("eval_steps")) converter.drop("eval_steps", "overridden by evals_per_epoch");
-  } else if (converter.find("evals_per_epoch")) {
-    converter.drop("evals_per_epoch", "0 leaves it to eval_strategy");
-  }
-  if (!converter.is_set("eval_steps")) converter.keep("eval_steps", "eval_steps");
-  for (const char* key : {"eval_strategy", "evaluation_strategy"}) {
-    if (!converter.find(key)) continue;
-    if (converter.is_set("eval_steps")) {
-      converter.drop(key, "the number of steps decides");
+  if (!converter.is_set(steps)) converter.keep(steps, steps);
+  for (const std::string& key : {action + "_strategy", action + "uation_strategy"}) {
+    const std::string word = lower_case(converter.text(key));
+    if (word.empty()) continue;
+    if (word == "best" && action == "save" && !converter.is_set(steps)) {
+      convert_best_saves(converter, key, has_eval_data);
+    } else if ((word == "epoch" || word == "no" || word == "false") && !converter.is_set(steps)) {
+      converter.set(key, steps, word == "epoch" ? "epoch" : "off");
+      if (word != "epoch" && action == "save") converter.remark(key, kLastIsSaved);
     } else {
-      convert_axolotl_strategy(converter, key, "eval_steps", "off");
+      converter.drop(key, "the number of steps decides");
     }
   }
-  converter.set_default("eval_steps", "off");
+  converter.set_default(steps, otherwise);
 }
 
 // Returns whether there is evaluation data.
@@ -194,10 +169,13 @@ bool convert_axolotl_data(Converter& converter) {
 }
 
 void convert_axolotl_run(Converter& converter, bool has_eval_data) {
-  convert_axolotl_evaluations(converter, has_eval_data);
-  convert_axolotl_saves(converter, has_eval_data);
+  if (has_eval_data) {
+    convert_axolotl_cadence(converter, "eval", "off", has_eval_data);
+  } else {
+    converter.drop_group("evaluation", "there is no evaluation data (val_set_size or test_datasets)");
+  }
+  convert_axolotl_cadence(converter, "save", "epoch", has_eval_data);
   convert_best_model(converter, "early_stopping_patience", has_eval_data);
-  convert_resuming(converter);
   const bool reports = std::ranges::any_of(
       std::vector<std::string>{"use_wandb", "use_mlflow", "use_comet", "use_trackio", "use_swanlab", "wandb_project"},
       [&](const std::string& key) {
@@ -208,13 +186,10 @@ void convert_axolotl_run(Converter& converter, bool has_eval_data) {
 }
 
 void convert_axolotl_compute(Converter& converter) {
-  convert_precision(converter, "fp32");
-  if (converter.is_true("float32")) {
-    converter.set("float32", "precision", "fp32");
-  }
-  convert_quantization(converter);
+  convert_precision(converter);
+  converter.decide("float32");
+  for (const char* key : {"load_in_4bit", "load_in_8bit"}) convert_quantization(converter, key);
   convert_axolotl_bnb(converter);
-  convert_recomputation(converter, "gradient_checkpointing");
   convert_deepspeed(converter);
 }
 
@@ -229,8 +204,7 @@ void convert_axolotl(Converter& converter) {
   convert_axolotl_run(converter, convert_axolotl_data(converter));
   convert_axolotl_end_tokens(converter);
   convert_axolotl_compute(converter);
-  convert_optimizer(converter, "optimizer");
-  convert_schedule(converter, "lr_scheduler", "cosine");
+  convert_schedule(converter, "lr_scheduler");
   convert_warmup(converter);
   if (!converter.is_set("warmup_steps")) converter.set_default("warmup_ratio", "0.03");
   convert_max_steps(converter);

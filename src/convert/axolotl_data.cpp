@@ -13,6 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/data/first_examples.h"
+#include "tool_keys.h"
 
 namespace lora_train {
 namespace {
@@ -30,17 +31,12 @@ void map_default_roles(DataEntry& entry, const std::filesystem::path& file) {
 /// Maps names in `roles` of the dataset that are not known anyway; field_map takes one for each role. Returns a name
 /// that has no place.
 std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
-  static const std::map<std::string, std::set<std::string>> known = {
-      {"user", {"human", "user"}},
-      {"assistant", {"gpt", "assistant"}},
-      {"system", {"system"}},
-      {"tool", {"tool", "observation", "function_response"}}};
   std::set<std::string> named;
   for (const auto& [target, sources] : roles.members) {
-    const auto found = known.find(target);
+    const bool has_place = target == "user" || target == "assistant" || target == "tool";
     for (const auto& source : items_of(sources)) {
-      if (found != known.end() && found->second.contains(source.text)) continue;
-      if (found == known.end() || target == "system" || !named.insert(target).second) return source.text;
+      if (DataEntry().map_role(target, source.text)) continue;
+      if (!has_place || !named.insert(target).second) return source.text;
       entry.map(target, source.text);
     }
   }
@@ -62,31 +58,6 @@ std::string map_training(DataEntry& entry, const std::string& theirs, const std:
   }
   return join(unread, " and ");
 }
-
-constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
-                                          "conversation", "field_human",       "field_model"};
-constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",         "train_on_eot",   "roles_to_train",
-                                              "drop_system_message",  "split_thinking", "field_thinking",
-                                              "template_thinking_key"};
-constexpr const char* kRefusedEntryKeys[] = {"input_transform", "input_format", "message_field_training_detail",
-                                             "logprobs_field", "temperature"};
-constexpr const char* kConvertedEntryKeys[] = {"path",
-                                               "type",
-                                               "split",
-                                               "name",
-                                               "revision",
-                                               "data_files",
-                                               "field",
-                                               "field_messages",
-                                               "field_system",
-                                               "field_tools",
-                                               "message_property_mappings",
-                                               "message_field_role",
-                                               "message_field_content",
-                                               "message_field_training",
-                                               "roles",
-                                               "chat_template",
-                                               "chat_template_jinja"};
 
 /// One entry, which becomes one entry of ours for each file that it names.
 class EntryConverter {
@@ -301,49 +272,30 @@ class EntryConverter {
                                 field.empty() ? "is not set" : "is " + field, unread));
   }
 
-  /// The keys that say how a chat is trained, and those that nothing reads.
   void decide_others() {
+    const auto& keys = converter_.tool().entry_keys;
     for (const auto& [name, value] : source_.members) {
+      const auto rule = keys.find(name);
       if (value.is_null()) continue;
-      if (std::ranges::count(kIdleEntryKeys, name) > 0) {
-        drop(name, name == "conversation" ? "the chat template writes the chat, not the format of this name"
-                                          : "the examples themselves show it");
-      } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
-        refuse(name, advice_for(name));
+      if (rule == keys.end()) {
+        refuse(name, "is not a key of an Axolotl dataset." + did_you_mean(nearest_names(name, names_of_keys(keys))));
+      } else if (const auto reason = idle_reason(rule->second, value)) {
+        drop(name, *reason);
+      } else if (rule->second.kind == KeyRule::Kind::kRefused) {
+        refuse(name, rule->second.text);
+      } else if (name == "roles_to_train") {
+        decide_roles(value);
+      } else if (name == "chat_template") {
+        convert_template(value.text);
       }
     }
   }
 
-  bool decide_training(const std::string& name, const Value& value) {
-    const std::string same = "matches what happens anyway";
-    if (name == "train_on_eos" || name == "train_on_eot") {
-      if (value.text == "turn")
-        drop(name, "turn " + same);
-      else
-        refuse(name, "Only the end of a trained turn is trained. Remove it.");
-    } else if (name == "roles_to_train") {
-      const bool is_assistant =
-          value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
-      if (is_assistant)
-        drop(name, fmt::format("{} {}", value.items[0].text, same));
-      else
-        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the examples.");
-    } else if (name == "chat_template") {
-      convert_template(value.text);
-    } else if (name == "drop_system_message" || name == "split_thinking") {
-      if (parse_bool(value.text) == false)
-        drop(name, "false " + same);
-      else
-        refuse(name, "Remove the text from the examples instead.");
-    } else if (name == "field_thinking" || name == "template_thinking_key") {
-      if (value.text == "reasoning_content")
-        drop(name, fmt::format("{} {}", value.text, same));
-      else
-        refuse(name, "The template gets a message as it is in the example. Rename the field there.");
-    } else {
-      return false;
-    }
-    return true;
+  void decide_roles(const Value& roles) {
+    const std::string only = roles.items.size() == 1 ? roles.items[0].text : "";
+    if (only == "assistant" || only == "gpt") return drop("roles_to_train", only + " matches what happens anyway");
+    refuse("roles_to_train",
+           "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the examples.");
   }
 
   void convert_template(const std::string& name) {
@@ -365,16 +317,6 @@ class EntryConverter {
   bool is_other_template(const std::string& name) const {
     const std::string ours = name == "tokenizer_default" ? "tokenizer" : converter_.template_for(name);
     return name != "jinja" && converter_.is_set("chat_template") && !converter_.is_set_to("chat_template", ours);
-  }
-
-  static std::string advice_for(const std::string& name) {
-    if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
-    if (std::ranges::count(kRefusedEntryKeys, name) > 0)
-      return "Change the examples instead: docs/data.md has the layouts.";
-    std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
-    known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
-    known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
-    return "is not a key of an Axolotl dataset." + did_you_mean(nearest_names(name, known));
   }
 
   Converter& converter_;

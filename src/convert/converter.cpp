@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -15,21 +16,14 @@
 namespace lora_train {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Asks for nothing: the feature is off.
 bool is_off(const Value& value) {
   if (value.is_null() || (value.is_list() && value.items.empty()) || (value.is_map() && value.members.empty())) {
     return true;
   }
   return value.is_scalar() && (value.text.empty() || parse_bool(value.text) == false || value.text == "None");
-}
-
-bool is_done_anyway(const KeyRule& rule, const Value& value) {
-  if (is_off(value)) return true;
-  if (!value.is_scalar()) return false;
-  const auto number = parse_number(value.text);
-  return std::ranges::any_of(items_of(rule.detail), [&](const Value& harmless) {
-    return lower_case(value.text) == harmless.text || (number && parse_number(harmless.text) == number);
-  });
 }
 
 std::string short_text(const Value& value) {
@@ -57,14 +51,23 @@ std::string error_of(const Findings& findings) {
   return {};
 }
 
-namespace fs = std::filesystem;
-
 bool is_example_file(const fs::path& file) {
   static const std::set<std::string> kEndings = {".jsonl", ".json", ".ndjson", ".csv", ".parquet", ".arrow"};
   return kEndings.contains(lower_case(file.extension().string()));
 }
 
 }  // namespace
+
+std::optional<std::string> idle_reason(const KeyRule& rule, const Value& value) {
+  if (rule.kind == KeyRule::Kind::kIdle) return rule.text;
+  if (rule.kind != KeyRule::Kind::kRefused) return std::nullopt;
+  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  const bool is_harmless = std::ranges::any_of(items_of(rule.detail), [&](const Value& harmless) {
+    return value.is_scalar() &&
+           (lower_case(value.text) == harmless.text || (number && parse_number(harmless.text) == number));
+  });
+  return is_off(value) || is_harmless ? std::optional(as_always(value)) : std::nullopt;
+}
 
 Converter::Converter(const Tool& tool, const Value& source, std::filesystem::path file,
                      const std::vector<Override>& settings)
@@ -170,26 +173,29 @@ Place Converter::place_of(const std::string& name) const {
   return value ? value->place : Place{file_.string(), 0};
 }
 
+void Converter::decide(const std::string& name) {
+  const Value* value = find(name);
+  if (value && !fates_.contains(name)) decide_by_table(name, *value);
+}
+
 void Converter::decide_by_table(const std::string& name, const Value& value) {
   const KeyRule* rule = tool_.find(name);
   if (value.is_null()) return drop(name, "has no value");
   if (!rule) {
-    std::vector<std::string> known;
-    for (const auto& [key, each] : tool_.keys) known.push_back(key);
-    const std::string near = nearest_name(name, known);
+    const std::string near = nearest_name(name, names_of_keys(tool_.keys));
     return refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
                                     title_of(tool_.id), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }
+  if (const auto reason = idle_reason(*rule, value)) return drop(name, *reason);
   const std::string feature = rule->text.substr(0, rule->text.find_first_of(":, "));
   switch (rule->kind) {
     case KeyRule::Kind::kSame: return set(name, rule->text, value);
     case KeyRule::Kind::kValues: return decide_by_value(name, value, rule->detail);
-    case KeyRule::Kind::kIdle: return drop(name, rule->text);
     case KeyRule::Kind::kOption:
       return drop(name, is_refused(feature) ? fmt::format("belongs to {}, which is refused", feature)
                                             : "applies only with " + rule->text);
-    case KeyRule::Kind::kRefused:
-      return is_done_anyway(*rule, value) ? drop(name, as_always(value)) : refuse(name, rule->text);
+    case KeyRule::Kind::kRefused: return refuse(name, rule->text);
+    case KeyRule::Kind::kIdle:
     case KeyRule::Kind::kConverted: break;
   }
   refuse_unless_off(name, value);
@@ -204,14 +210,18 @@ void Converter::decide_by_value(const std::string& name, const Value& value, con
   const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
   const std::string word = is_on ? (*is_on ? "true" : "false") : lower_case(value.text);
   const Value* result = value.is_scalar() && !word.empty() ? words.find(word) : nullptr;
-  const Value *otherwise = words.find("else"), *kept = words.find("keep"), *difference = words.find("note");
+  const Value *otherwise = words.find("else"), *kept = words.find("keep");
   if (!result && kept) return set(name, kept->text, value);
   if (!result && (is_off(value) || !otherwise)) return refuse_unless_off(name, value);
-  if (!result && otherwise->is_scalar()) return refuse(name, otherwise->text);
+  if (!result && otherwise->is_scalar()) {
+    const bool names_words = otherwise->text.starts_with("expected");
+    return refuse(name, names_words ? fmt::format("got {}, {}", short_text(value), otherwise->text) : otherwise->text);
+  }
   if (!result) result = otherwise;
   if (result->is_scalar()) return drop(name, result->text);
-  for (const auto& [ours, becomes] : result->members) set(name, ours, becomes);
-  if (difference) note(name, difference->text);
+  for (const auto& [ours, becomes] : result->members) {
+    ours == "note" ? note(name, becomes.text) : set(name, ours, becomes);
+  }
 }
 
 void Converter::apply_settings() {
@@ -357,6 +367,19 @@ void DataEntry::map(const std::string& ours, const std::string& theirs) {
   field_map.emplace_back(ours, theirs);
 }
 
+bool DataEntry::map_role(const std::string& ours, const std::string& theirs) {
+  static const std::map<std::string, std::set<std::string>> known = {
+      {"user", {"human", "user"}},
+      {"assistant", {"gpt", "assistant"}},
+      {"system", {"system"}},
+      {"tool", {"tool", "observation", "function_response"}},
+      {"function_call", {"function_call"}}};
+  const auto found = known.find(ours);
+  if (found != known.end() && found->second.contains(theirs)) return true;
+  map(ours, theirs);
+  return false;
+}
+
 Value DataEntry::value() const {
   Value value;
   value.kind = Value::Kind::kMap;
@@ -418,19 +441,10 @@ std::vector<Value> items_of(const Value& value) {
 }
 
 std::vector<std::string> names_in(const Value& value) {
-  if (value.is_list()) {
-    std::vector<std::string> names;
-    for (const auto& item : value.items) names.push_back(item.text);
-    return names;
-  }
-  std::vector<std::string> names = {""};
-  for (const char c : value.text) {
-    if (c == ',') {
-      names.emplace_back();
-    } else if (c != ' ') {
-      names.back() += c;
-    }
-  }
+  std::vector<std::string> names;
+  for (const Value& item : value.items) names.push_back(item.text);
+  std::istringstream words(value.text);
+  for (std::string word; std::getline(words, word, ',');) names.push_back(trimmed(word));
   return names;
 }
 
@@ -444,11 +458,6 @@ std::string token_of_model(const fs::path& model, const std::string& name) {
   } catch (const Error&) {  // no folder, or not ours to judge
     return "";
   }
-}
-
-bool has_only(const Value& map, const std::vector<std::string>& known) {
-  return std::ranges::all_of(map.members,
-                             [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });
 }
 
 }  // namespace lora_train

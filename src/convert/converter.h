@@ -22,8 +22,8 @@ class Converter {
   /// `source` is the map of the file and must outlive it.
   Converter(const Tool& tool, const Value& source, std::filesystem::path file, const std::vector<Override>& settings);
 
+  const Tool& tool() const { return tool_; }
   const std::filesystem::path& file() const { return file_; }
-  const Value& source() const { return source_; }
 
   /// The value of a key; nullptr if it is missing or null.
   const Value* find(const std::string& name) const;
@@ -63,9 +63,8 @@ class Converter {
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
 
-  /// What the tables say of a key.
-  const std::string& reason_of(const std::string& name) const { return tool_.find(name)->text; }
-
+  /// Decides about `name` by the tables, unless that is done; the rest of a conversion may depend on what it becomes.
+  void decide(const std::string& name);
   /// Decides about the remaining keys by the tables, and refuses values that our keys do not take.
   Conversion finish();
 
@@ -123,6 +122,8 @@ struct DataEntry {
   std::optional<double> weight = {};                           ///< how often an example occurs in an epoch
 
   void map(const std::string& ours, const std::string& theirs);
+  /// A speaker's name, unless it is understood anyway; returns whether it is.
+  bool map_role(const std::string& ours, const std::string& theirs);
   /// The examples' field of that name is not read.
   void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
   Value value() const;
@@ -143,11 +144,8 @@ std::optional<std::string> split_path(const std::filesystem::path& folder, const
 /// The items of a list; none of null, and one of another value.
 std::vector<Value> items_of(const Value& value);
 
-/// The names in a list, or in a text with commas; one empty name for an empty text.
+/// The names in a list, or in a text with commas.
 std::vector<std::string> names_in(const Value& value);
-
-/// True if all keys of a map are among `known`.
-bool has_only(const Value& map, const std::vector<std::string>& known);
 
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);

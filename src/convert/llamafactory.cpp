@@ -25,18 +25,9 @@ bool convert_factory_first_adapter(Converter& converter) {
 }
 
 void convert_factory_adapter(Converter& converter) {
-  const std::string kind = converter.text_or("finetuning_type", "lora");
-  if (kind == "full") {
-    converter.set("finetuning_type", "adapter", "none");
+  converter.decide("finetuning_type");
+  if (converter.is_set_to("adapter", "none"))
     return converter.drop_group("adapter", "finetuning_type: full ignores it");
-  }
-  if (kind == "lora") {
-    converter.find("finetuning_type") ? converter.set("finetuning_type", "adapter", "lora")
-                                      : converter.set_default("adapter", "lora");
-  } else {
-    converter.refuse("finetuning_type", kind + " is not supported. Use lora or full.");
-  }
-  refuse_dora(converter, "use_dora", "use_rslora");
   if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
     converter.drop("create_new_adapter", "applies only with adapter_name_or_path");
   }
@@ -53,46 +44,13 @@ void convert_factory_adapter(Converter& converter) {
   }
 }
 
-void convert_factory_stage(Converter& converter) {
-  const std::string stage = converter.text("stage");
-  if (stage == "sft") converter.drop("stage", "sft matches what happens anyway");
-  if (stage.empty() || stage == "sft") return;
-  if (stage == "pt") {
-    converter.set("stage", "loss_on", "all");
-    converter.note("stage",
-                   "each text is a document of its own; LLaMA-Factory joins texts and cuts them at cutoff_len");
-  } else {
-    converter.refuse("stage",
-                     "Preference training, rewards and reinforcement learning are not supported. Train on the chosen "
-                     "answers: stage: sft.");
-  }
-}
-
 void convert_factory_base_precision(Converter& converter) {
-  const std::string bits = converter.text("quantization_bit");
-  if (!bits.empty() && converter.is_set_to("adapter", "none")) {
-    converter.refuse("quantization_bit", "Quantised weights are not trained. Use finetuning_type: lora, or remove it.");
-  } else if (bits == "4" || bits == "8") {
-    converter.set("quantization_bit", "base_precision", bits == "4" ? "nf4" : "int8");
-    if (bits == "8")
-      converter.note("quantization_bit",
-                     "only weights are int8 here; bitsandbytes also rounds the activations of its products");
-  } else if (!bits.empty()) {
-    converter.refuse("quantization_bit", "Weights are stored in 4 or 8 bits: base_precision: nf4, int8 or fp8.");
-  }
-  for (const auto& [key, words] :
-       {std::pair{"quantization_method", "bnb bitsandbytes"}, {"quantization_type", "nf4"}}) {
-    const std::string word = lower_case(converter.text(key));
-    if (word.empty()) continue;
-    if ((fmt::format(" {} ", words)).find(fmt::format(" {} ", word)) != std::string::npos) {
-      converter.drop(key, word + " matches what happens anyway");
-    } else if (bits.empty()) {
+  convert_quantization(converter, "quantization_bit");
+  for (const char* key : {"quantization_method", "quantization_type"}) {
+    if (converter.find(key) && !converter.find("quantization_bit"))
       converter.drop(key, "applies only with quantization_bit");
-    } else {
-      converter.refuse(key, "Quantised weights are bitsandbytes' nf4 or int8, or fp8. Remove it.");
-    }
   }
-  convert_precision(converter, "bf16");
+  convert_precision(converter);
 }
 
 void convert_factory_loss(Converter& converter) {
@@ -167,16 +125,10 @@ void convert_factory_tokens(Converter& converter) {
   for (const char* key : {"add_tokens", "add_special_tokens"}) {
     const Value* value = converter.find(key);
     if (!value) continue;
-    std::vector<Value> tokens;
-    std::string token;
-    for (const char c : value->text + ",") {
-      if (c != ',') {
-        token += c;
-      } else if (!token.empty()) {
-        tokens.push_back(text_value(std::exchange(token, "")));
-      }
+    Value names = value->is_list() ? *value : list_value({});
+    if (!value->is_list()) {
+      for (const std::string& token : names_in(*value)) names.items.push_back(text_value(token));
     }
-    const Value names = value->is_list() ? *value : list_value(tokens);
     converter.set(key, "add_tokens", std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
   }
 }
@@ -185,7 +137,7 @@ void convert_factory_tokens(Converter& converter) {
 
 void convert_llamafactory(Converter& converter) {
   convert_model(converter, "model_name_or_path", "model_revision");
-  convert_factory_stage(converter);
+  converter.decide("stage");
   convert_factory_adapter(converter);
   convert_factory_base_precision(converter);
   auto train = convert_llamafactory_datasets(converter, "dataset");

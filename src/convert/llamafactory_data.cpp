@@ -88,42 +88,19 @@ std::string refusal(const Value& entry) {
 
 /// Keys that are nearly LLaMA-Factory's, which ignores them.
 std::vector<std::string> misspelt_keys(const Value& entry) {
-  static const std::vector<std::pair<std::string, std::vector<std::string>>> kKnown = {
-      {"",
-       {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name", "formatting", "ranking",
-        "subset", "split", "folder", "num_samples", "columns", "tags"}},
-      {"columns",
-       {"prompt", "query", "response", "history", "messages", "system", "tools", "images", "videos", "audios", "chosen",
-        "rejected", "kto_tag"}},
-      {"tags",
-       {"role_tag", "content_tag", "user_tag", "assistant_tag", "observation_tag", "function_tag", "system_tag"}}};
+  const auto& groups = tool_of(ForeignTool::kLlamaFactory).groups;
   std::vector<std::string> problems;
-  for (const auto& [group, known] : kKnown) {
-    const Value* map = group.empty() ? &entry : entry.find(group);
-    if (!map || !map->is_map()) continue;
-    for (const auto& member : map->members) {
-      const std::string near = std::ranges::count(known, member.name) > 0 ? "" : nearest_name(member.name, known);
-      if (!near.empty())
+  for (const std::string group : {"entry", "columns", "tags"}) {
+    const Value* map = group == "entry" ? &entry : entry.find(group);
+    if (!map) continue;
+    for (const auto& [name, value] : map->members) {
+      const std::string near = nearest_name(name, groups.at(group));
+      if (!near.empty() && near != name)
         problems.push_back(fmt::format("has the key {}{}, which LLaMA-Factory does not know. Did you mean {}?",
-                                       group.empty() ? "" : group + ".", member.name, near));
+                                       group == "entry" ? "" : group + ".", name, near));
     }
   }
   return problems;
-}
-
-/// Maps speakers whose names are not known anyway.
-void map_speakers(DataEntry& entry, const Value& info) {
-  struct Speaker {
-    const char *tag, *ours, *known;
-  };
-  constexpr Speaker kSpeakers[] = {{"user_tag", "user", "human user"},
-                                   {"assistant_tag", "assistant", "gpt assistant"},
-                                   {"observation_tag", "tool", "observation tool"},
-                                   {"function_tag", "function_call", "function_call"}};
-  for (const auto& [name, ours, known] : kSpeakers) {
-    const std::string spoken = tag(info, name, "");
-    if ((fmt::format(" {} ", known)).find(fmt::format(" {} ", spoken)) == std::string::npos) entry.map(ours, spoken);
-  }
 }
 
 void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
@@ -146,7 +123,12 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
     entry.map(entry.type == "messages" ? "messages" : "conversations", messages);
     entry.map(entry.type == "messages" ? "role" : "from", role);
     entry.map(entry.type == "messages" ? "content" : "value", content);
-    map_speakers(entry, info);
+    for (const auto& [name, ours] : {std::pair{"user_tag", "user"},
+                                     {"assistant_tag", "assistant"},
+                                     {"observation_tag", "tool"},
+                                     {"function_tag", "function_call"}}) {
+      entry.map_role(ours, tag(info, name, ""));
+    }
   }
   entry.map("system", column(info, "system", ""));
   entry.map("tools", column(info, "tools", ""));
@@ -381,9 +363,7 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
   const bool has_tools = std::ranges::any_of(train, &DataEntry::has_tools);
   if (ours.empty()) {
     const auto& theirs = tool_of(ForeignTool::kLlamaFactory).templates;
-    std::vector<std::string> names;
-    for (const auto& [known, each] : theirs) names.push_back(known);
-    const std::string near = theirs.contains(name) ? "" : nearest_name(name, names);
+    const std::string near = theirs.contains(name) ? "" : nearest_name(name, names_of_keys(theirs));
     return converter.refuse(
         "template", name + (theirs.contains(name) ? " is not supported." : " is not a LLaMA-Factory template.") +
                         (near.empty() ? "" : fmt::format(" Did you mean {}?", near)) +

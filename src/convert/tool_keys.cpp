@@ -31,7 +31,7 @@ void add_rules(Keys& keys, KeyRule::Kind kind, const std::string& text, const Va
   }
 }
 
-Keys read_keys(const Value& table) {
+Keys read_keys(const Value& table, const Keys& trainers) {
   using Kind = KeyRule::Kind;
   Keys keys;
   for (const auto& [part, kind] : {std::pair{"same", Kind::kSame}, {"converted", Kind::kConverted}}) {
@@ -41,28 +41,31 @@ Keys read_keys(const Value& table) {
        {std::pair{"idle", Kind::kIdle}, {"refused", Kind::kRefused}, {"option", Kind::kOption}}) {
     for (const auto& [text, names] : members_of(table.find(part))) add_rules(keys, kind, text, names);
   }
-  for (const auto& [name, words] : members_of(table.find("values"))) keys[name] = {Kind::kValues, "", words};
+  for (const auto& [name, words] : members_of(table.find("values")))
+    keys[name] = words.is_scalar() ? trainers.at(words.text) : KeyRule{Kind::kValues, "", words};
   return keys;
 }
 
-/// `base`: what the tool inherits.
-Tool read_tool(ForeignTool id, void (*convert)(Converter&), std::string_view yaml, const Tool& base) {
+/// `trainer`: that of transformers, which the tool `extends`, or of which it shares the words of some keys.
+Tool read_tool(ForeignTool id, void (*convert)(Converter&), std::string_view yaml, const Tool& trainer, bool extends) {
   const Value table = parse_yaml(std::string(yaml), {"keys of a tool", 0});
   Tool tool;
   tool.id = id;
   tool.convert = convert;
   if (const Value* product = table.find("product")) tool.product = product->text;
   if (const Value* version = table.find("version")) tool.version = version->text;
-  tool.keys = read_keys(table);
+  tool.keys = read_keys(table, trainer.keys);
+  if (const Value* entry = table.find("datasets")) tool.entry_keys = read_keys(*entry, {});
   for (const auto& [ours, value] : members_of(table.find("defaults"))) tool.defaults[ours] = value;
   for (const auto& [name, keys] : members_of(table.find("groups"))) tool.groups[name] = names_in(keys);
   for (const auto& [theirs, ours] : members_of(table.find("templates"))) tool.templates[theirs] = ours.text;
   if (const Value* others = table.find("other_templates")) {
     for (const std::string& theirs : names_in(*others)) tool.templates[theirs] = "";
   }
-  tool.keys.insert(base.keys.begin(), base.keys.end());
-  tool.defaults.insert(base.defaults.begin(), base.defaults.end());
-  tool.groups.insert(base.groups.begin(), base.groups.end());
+  if (!extends) return tool;
+  tool.keys.insert(trainer.keys.begin(), trainer.keys.end());
+  tool.defaults.insert(trainer.defaults.begin(), trainer.defaults.end());
+  tool.groups.insert(trainer.groups.begin(), trainer.groups.end());
   return tool;
 }
 
@@ -75,11 +78,11 @@ const KeyRule* Tool::find(const std::string& key) const {
 
 const std::vector<Tool>& all_tools() {
   static const std::vector<Tool> tools = [] {
-    const Tool trainer = read_tool({}, nullptr, embedded::kTransformers, {});
+    const Tool trainer = read_tool({}, nullptr, embedded::kTransformers, {}, false);
     return std::vector<Tool>{
-        read_tool(ForeignTool::kAxolotl, convert_axolotl, embedded::kAxolotl, {}),
-        read_tool(ForeignTool::kLlamaFactory, convert_llamafactory, embedded::kLlamaFactory, trainer),
-        read_tool(ForeignTool::kTrl, convert_trl, embedded::kTrl, trainer)};
+        read_tool(ForeignTool::kAxolotl, convert_axolotl, embedded::kAxolotl, trainer, false),
+        read_tool(ForeignTool::kLlamaFactory, convert_llamafactory, embedded::kLlamaFactory, trainer, true),
+        read_tool(ForeignTool::kTrl, convert_trl, embedded::kTrl, trainer, true)};
   }();
   return tools;
 }

@@ -17,27 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using WordTable = std::vector<std::pair<const char*, const char*>>;  ///< theirs in lower case, ours
-
-/// Our word for theirs, in any case; empty = none.
-std::string translated(const WordTable& words, const std::string& theirs) {
-  for (const auto& [from, to] : words) {
-    if (lower_case(theirs) == from) return to;
-  }
-  return {};
-}
-
-const WordTable kOptimizers = {
-    {"adamw_torch", "adamw_torch"}, {"adamw_torch_fused", "adamw_torch_fused"}, {"adamw_hf", "adamw_torch"},
-    {"adamw", "adamw_torch"},       {"paged_adamw_32bit", "adamw_torch"},       {"paged_adamw", "adamw_torch"},
-    {"adamw_8bit", "adamw_8bit"},   {"adamw_bnb_8bit", "adamw_8bit"},           {"paged_adamw_8bit", "adamw_8bit"}};
-
-const WordTable kSchedules = {{"linear", "linear"},
-                              {"cosine", "cosine"},
-                              {"constant", "constant"},
-                              {"constant_with_warmup", "constant_with_warmup"},
-                              {"cosine_with_min_lr", "cosine_with_min_lr"}};
-
 bool is_auto(const Value& value) { return value.is_null() || value.text == "auto"; }
 
 // The lowest learning rate in lr_scheduler_kwargs, as a share of the peak; nullopt = it has something else.
@@ -51,31 +30,6 @@ std::optional<double> least_rate(const Converter& converter, const Value& kwargs
   constexpr double kDigits = 1e12;  // of a quotient, so that 2e-6 / 2e-5 is 0.1
   if (name == "min_lr" && peak && *peak > 0) return std::round(*number / *peak * kDigits) / kDigits;
   return std::nullopt;
-}
-
-void convert_schedule_details(Converter& converter, const std::string& key) {
-  const bool has_ratio = converter.find("cosine_min_lr_ratio") != nullptr;
-  if (const Value* kwargs = converter.find("lr_scheduler_kwargs");
-      kwargs && !(kwargs->is_map() && kwargs->members.empty())) {
-    const auto share = least_rate(converter, *kwargs);
-    if (share) {
-      converter.set("lr_scheduler_kwargs", "min_lr_ratio", number_value(*share));
-    } else {
-      converter.refuse("lr_scheduler_kwargs",
-                       "Only the lowest learning rate of cosine_with_min_lr can be set: min_lr_ratio.");
-    }
-  }
-  if (!has_ratio) return;
-  const std::string schedule = converter.text_or(key, "cosine");
-  if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
-    converter.drop("cosine_min_lr_ratio", fmt::format("{}: {} ignores it", key, schedule));
-    return;
-  }
-  if (schedule == "cosine") {
-    converter.set(converter.find(key) ? key : "cosine_min_lr_ratio", "lr_scheduler_type", "cosine_with_min_lr");
-    converter.share("cosine_min_lr_ratio", "lr_scheduler_type");
-  }
-  converter.keep("cosine_min_lr_ratio", "min_lr_ratio");
 }
 
 // A setting of DeepSpeed's file that decides about the training itself.
@@ -104,54 +58,49 @@ std::optional<Value> deepspeed_file(const Converter& converter, const std::strin
 }
 
 // "steps" with a number, "epoch" or "no" become our cadence; false = something else.
-bool convert_cadence(Converter& converter, const std::string& strategy_key, const std::string& steps_key,
-                     const std::string& ours, const std::string& otherwise, const std::string& default_steps) {
+bool convert_cadence(Converter& converter, const std::string& strategy_key, const std::string& ours,
+                     const std::string& otherwise, const std::string& default_steps) {
   const std::string strategy = lower_case(converter.text_or(strategy_key, otherwise));
-  const bool has_strategy = converter.find(strategy_key) != nullptr, has_steps = converter.find(steps_key) != nullptr;
-  if (strategy == "steps") {
-    if (has_steps) converter.keep(steps_key, ours);
-    if (has_strategy && !has_steps) converter.set(strategy_key, ours, default_steps);
-    if (has_strategy && has_steps) converter.share(strategy_key, ours);
-    if (!has_strategy && !has_steps) converter.set_default(ours, default_steps);
+  const bool has_strategy = converter.find(strategy_key) != nullptr, has_steps = converter.find(ours) != nullptr;
+  if (strategy == "steps" && has_steps) {
+    converter.keep(ours, ours);
+    if (has_strategy) converter.share(strategy_key, ours);
     return true;
   }
-  const std::string word = strategy == "epoch" ? "epoch" : strategy == "no" || strategy == "false" ? "off" : "";
-  if (word.empty()) return false;
-  if (has_strategy) {
-    converter.set(strategy_key, ours, word);
-  } else {
-    converter.set_default(ours, word);
-  }
-  if (has_steps) converter.drop(steps_key, fmt::format("{}: {} ignores it", strategy_key, strategy));
-  if (word == "off" && ours == "save_steps" && has_strategy) converter.remark(strategy_key, kLastIsSaved);
+  const bool is_off = strategy == "no" || strategy == "false";
+  if (!is_off && strategy != "steps" && strategy != "epoch") return false;
+  const std::string word = is_off ? "off" : strategy == "epoch" ? "epoch" : default_steps;
+  has_strategy ? converter.set(strategy_key, ours, word) : converter.set_default(ours, word);
+  if (has_steps) converter.drop(ours, fmt::format("{}: {} ignores it", strategy_key, strategy));
+  if (is_off && ours == "save_steps" && has_strategy) converter.remark(strategy_key, kLastIsSaved);
   return true;
 }
 
 }  // namespace
 
-void convert_optimizer(Converter& converter, const std::string& key) {
-  if (!converter.find(key)) return;
-  const std::string ours = translated(kOptimizers, converter.text(key));
-  if (ours.empty()) {
-    converter.refuse(key, converter.text(key) + " is not supported. Use adamw_torch or adamw_8bit.");
-  } else {
-    converter.set(key, "optim", ours);
-  }
-}
-
-void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise) {
-  if (converter.find(key)) {
-    const std::string ours = translated(kSchedules, converter.text(key));
-    if (ours.empty()) {
-      converter.refuse(
-          key, converter.text(key) +
-                   " is not supported. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
+void convert_schedule(Converter& converter, const std::string& key) {
+  const bool has_ratio = converter.find("cosine_min_lr_ratio") != nullptr;
+  if (const Value* kwargs = converter.find("lr_scheduler_kwargs");
+      kwargs && !(kwargs->is_map() && kwargs->members.empty())) {
+    const auto share = least_rate(converter, *kwargs);
+    if (share) {
+      converter.set("lr_scheduler_kwargs", "min_lr_ratio", number_value(*share));
     } else {
-      converter.set(key, "lr_scheduler_type", ours);
+      converter.refuse("lr_scheduler_kwargs",
+                       "Only the lowest learning rate of cosine_with_min_lr can be set: min_lr_ratio.");
     }
   }
-  convert_schedule_details(converter, key);
-  converter.set_default("lr_scheduler_type", otherwise);
+  if (!has_ratio) return;
+  const std::string schedule = converter.text_or(key, "cosine");
+  if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
+    converter.drop("cosine_min_lr_ratio", fmt::format("{}: {} ignores it", key, schedule));
+    return;
+  }
+  if (schedule == "cosine") {
+    converter.set(converter.find(key) ? key : "cosine_min_lr_ratio", "lr_scheduler_type", "cosine_with_min_lr");
+    converter.share("cosine_min_lr_ratio", "lr_scheduler_type");
+  }
+  converter.keep("cosine_min_lr_ratio", "min_lr_ratio");
 }
 
 void convert_warmup(Converter& converter) {
@@ -181,55 +130,21 @@ void convert_max_steps(Converter& converter) {
   }
 }
 
-void convert_precision(Converter& converter, const std::string& without) {
-  bool is_bf16 = false, is_said = false;
+void convert_precision(Converter& converter) {
+  const bool is_half = converter.is_true("fp16") || converter.is_true("float16");
   for (const char* key : {"bf16", "bfloat16"}) {
-    const std::string word = lower_case(converter.text(key));
-    if (word.empty()) continue;
-    if (word == "auto" || word == "full" || parse_bool(word) == true) {
-      is_bf16 = true;
-      converter.set(key, "precision", "bf16");
-    } else if (parse_bool(word) == false) {
-      is_said = true;
-    } else {
-      converter.refuse(key, fmt::format("got {}, expected true, false, auto or full.", word));
-    }
-  }
-  for (const char* key : {"fp16", "float16"}) {
-    if (converter.is_true(key)) {
-      converter.refuse(
-          key,
-          "fp16 overflows in large models and needs loss scaling. Use bf16: true, which all GPUs since Ampere have.");
-      is_bf16 = true;
-    }
-  }
-  for (const char* key : {"bf16", "bfloat16"}) {
-    if (converter.find(key) && !converter.is_true(key) && is_said) {
-      if (is_bf16) {
-        converter.drop(key, "false matches what happens anyway");
-      } else {
-        converter.set(key, "precision", without);
-      }
-    }
+    const bool is_decided = is_half || converter.is_set_to("precision", "bf16");
+    if (is_decided && parse_bool(converter.text(key)) == false)
+      converter.drop(key, "false matches what happens anyway");
+    converter.decide(key);
   }
 }
 
-void convert_quantization(Converter& converter) {
-  for (const auto& [key, ours] : {std::pair{"load_in_4bit", "nf4"}, {"load_in_8bit", "int8"}}) {
-    if (!converter.find(key)) continue;
-    if (!converter.is_true(key)) {
-      converter.drop(key, "false matches what happens anyway");
-      continue;
-    }
-    if (converter.is_set_to("adapter", "none")) {
-      converter.refuse(key, "Quantised weights are not trained. Use an adapter, or remove it.");
-      continue;
-    }
-    converter.set(key, "base_precision", ours);
-    if (std::string(ours) == "int8") {
-      converter.note(key, "only weights are int8 here; bitsandbytes also rounds the activations of its products");
-    }
-  }
+void convert_quantization(Converter& converter, const std::string& key) {
+  const bool is_off = parse_bool(converter.text(key)) == false;
+  if (converter.find(key) && !is_off && converter.is_set_to("adapter", "none"))
+    converter.refuse(key, "Quantised weights are not trained. Use an adapter, or remove it.");
+  converter.decide(key);
 }
 
 void convert_targets(Converter& converter, const std::string& key) {
@@ -256,31 +171,6 @@ void convert_targets(Converter& converter, const std::string& key) {
   }
 }
 
-void default_targets(Converter& converter) {
-  converter.set_default("lora_target_modules", list_value({text_value("q_proj"), text_value("v_proj")}),
-                        "PEFT's default for these models");
-}
-
-void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora) {
-  if (!converter.is_true(key)) return;
-  converter.refuse(key, "This kind of adapter is not supported. Remove it" +
-                            std::string(converter.is_true(rslora) ? fmt::format("; {}: true stays.", rslora)
-                                                                  : fmt::format(", or set {}: true.", rslora)));
-}
-
-void convert_recomputation(Converter& converter, const std::string& key) {
-  const Value* value = converter.find(key);
-  if (!value) return;
-  const auto is_on = parse_bool(value->text);
-  if (is_on) {
-    if (*is_on) converter.keep(key, "gradient_checkpointing");
-    if (!*is_on) converter.drop(key, "layers are recomputed only if memory requires it; the numbers are the same");
-    return;
-  }
-  converter.set(key, "gradient_checkpointing", "full");
-  if (value->text.starts_with("offload")) converter.set(key, "activation_offload", "on");
-}
-
 void convert_deepspeed(Converter& converter) {
   const Value* value = converter.find("deepspeed");
   if (!value || (value->is_scalar() && value->text.empty())) return;
@@ -291,7 +181,6 @@ void convert_deepspeed(Converter& converter) {
                                       ". Move that setting into the file to convert, or remove it.");
     return;
   }
-  converter.drop("deepspeed", converter.reason_of("fsdp"));
   if (!settings) {
     converter.note("deepspeed", "was not found, so it was not checked for an optimizer, a schedule or clipping");
   }
@@ -329,7 +218,7 @@ void convert_saving(Converter& converter, bool has_evaluation_data) {
   if (lower_case(converter.text("save_strategy")) == "best") {
     convert_best_saves(converter, "save_strategy", has_evaluation_data);
     if (converter.find("save_steps")) converter.drop("save_steps", "save_strategy: best ignores it");
-  } else if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
+  } else if (!convert_cadence(converter, "save_strategy", "save_steps", "steps", "500")) {
     converter.refuse("save_strategy", "expected steps, epoch, best or no.");
   }
 }
@@ -342,14 +231,10 @@ void convert_evaluation(Converter& converter, int logging_steps, bool has_data) 
   if (!has_data)
     return converter.drop_group("evaluation", "there is no evaluation data (name it: eval_datasets, or val_set_size)");
   const std::string default_steps = converter.text_or("logging_steps", std::to_string(logging_steps));
-  if (!convert_cadence(converter, key, "eval_steps", "eval_steps", "no", default_steps)) {
+  if (!convert_cadence(converter, key, "eval_steps", "no", default_steps)) {
     converter.refuse(key, "expected steps, epoch or no.");
   }
-  if (converter.find("eval_on_start")) {
-    converter.keep("eval_on_start", "eval_on_start");
-  } else {
-    converter.set_default("eval_on_start", "false");
-  }
+  converter.set_default("eval_on_start", "false");
 }
 
 void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data) {
@@ -401,32 +286,19 @@ void convert_reporting(Converter& converter) {
   }
 }
 
-void convert_resuming(Converter& converter) {
-  const std::string word = converter.text("resume_from_checkpoint");
-  if (word.empty()) return;
-  const auto is_on = parse_bool(word);
-  if (is_on) {
-    converter.set("resume_from_checkpoint", "resume_from_checkpoint", *is_on ? "auto" : "none");
-  } else {
-    converter.keep("resume_from_checkpoint", "resume_from_checkpoint");
-  }
-}
-
 void convert_trainer(Converter& converter, int logging_steps, bool has_evaluation_data) {
-  convert_optimizer(converter, "optim");
-  convert_schedule(converter, "lr_scheduler_type", "linear");
+  convert_schedule(converter, "lr_scheduler_type");
   convert_warmup(converter);
   if (!converter.is_set("warmup_ratio")) converter.set_default("warmup_steps", "0");
   convert_max_steps(converter);
   const bool is_unclipped = converter.has("max_grad_norm") && !converter.find("max_grad_norm");
   if (is_unclipped) converter.set("max_grad_norm", "max_grad_norm", "0");
-  convert_recomputation(converter, "gradient_checkpointing");
+  converter.decide("gradient_checkpointing");  // before disable_gradient_checkpointing, which wins
   convert_deepspeed(converter);
   convert_saving(converter, has_evaluation_data);
   convert_evaluation(converter, logging_steps, has_evaluation_data);
   convert_best_model(converter, "", has_evaluation_data);
   convert_reporting(converter);
-  convert_resuming(converter);
   const auto logging = converter.number("logging_steps");
   if (logging && *logging < 1) {
     converter.drop("logging_steps", "it is a share of the run, and every step is logged anyway");

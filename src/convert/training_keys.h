@@ -8,12 +8,8 @@
 
 namespace lora_train {
 
-/// The optimizer under `key`; a default of all three is AdamW, as ours is.
-void convert_optimizer(Converter& converter, const std::string& key);
-
-/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's
-/// default.
-void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise);
+/// The lowest rate of the schedule under `key`: lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio.
+void convert_schedule(Converter& converter, const std::string& key);
 
 /// warmup_steps and warmup_ratio; a number below 1 in warmup_steps is a share.
 void convert_warmup(Converter& converter);
@@ -21,26 +17,17 @@ void convert_warmup(Converter& converter);
 /// max_steps; -1 is none.
 void convert_max_steps(Converter& converter);
 
-/// bf16 and fp16 and their other names. `without` is the precision if neither is true: "fp32", or "bf16" if the tool
-/// then computes in the model's own.
-void convert_precision(Converter& converter, const std::string& without);
+/// bf16 and bfloat16. A run in fp16, which is refused, has no other precision.
+void convert_precision(Converter& converter);
 
-/// load_in_4bit and load_in_8bit, once it is decided whether there is an adapter.
-void convert_quantization(Converter& converter);
+/// The key that quantises the base, once it is decided whether there is an adapter.
+void convert_quantization(Converter& converter, const std::string& key);
 
 /// Module names, "all-linear" or a regex under `key`.
 void convert_targets(Converter& converter, const std::string& key);
-/// Sets PEFT's default targets for the families that we support.
-void default_targets(Converter& converter);
-
-/// DoRA under `key`; what to use instead depends on `rslora`.
-void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora);
 
 /// Of a key of the adapter's shape.
 inline constexpr const char* kBringsShape = "the adapter that the run starts from brings its own";
-
-/// Recomputation: true, false or the name of a variant.
-void convert_recomputation(Converter& converter, const std::string& key);
 
 /// deepspeed: a map, or a file next to the configuration or in the working directory. Sharding changes no numbers; its
 /// own optimizer, schedule or clipping does.
@@ -67,7 +54,6 @@ void convert_held_out(Converter& converter, const std::string& key);
 void convert_best_saves(Converter& converter, const std::string& key, bool has_data);
 
 void convert_reporting(Converter& converter);
-void convert_resuming(Converter& converter);
 
 /// Keys and defaults of transformers.TrainingArguments that LLaMA-Factory and TRL have in common.
 void convert_trainer(Converter& converter, int logging_steps, bool has_evaluation_data);

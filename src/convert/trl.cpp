@@ -13,35 +13,30 @@ namespace {
 namespace fs = std::filesystem;
 
 void convert_trl_adapter(Converter& converter) {
-  if (!converter.is_true("use_peft")) {
-    converter.drop_group("adapter", "applies only with use_peft: true");
-    converter.find("use_peft") ? converter.set("use_peft", "adapter", "none")
-                               : converter.set_default("adapter", "none");
-    return;
-  }
-  converter.set("use_peft", "adapter", "lora");
-  if (!converter.find("lora_dropout")) converter.set_default("lora_dropout", "0.05");
+  converter.decide("use_peft");
+  converter.set_default("adapter", "none");
+  if (converter.is_set_to("adapter", "none"))
+    return converter.drop_group("adapter", "applies only with use_peft: true");
+  converter.set_default("lora_dropout", "0.05");
   convert_targets(converter, "lora_target_modules");
-  default_targets(converter);
-  converter.keep("use_rslora", "use_rslora");
-  refuse_dora(converter, "use_dora", "use_rslora");
+  converter.set_default("lora_target_modules", list_value({text_value("q_proj"), text_value("v_proj")}),
+                        "PEFT's default for these models");
 }
 
 void convert_trl_base_precision(Converter& converter) {
-  convert_quantization(converter);
+  for (const char* key : {"load_in_4bit", "load_in_8bit"}) convert_quantization(converter, key);
   if (converter.is_true("load_in_4bit")) {
     converter.keep("use_bnb_nested_quant", "double_quant");
     converter.set_default("double_quant", "false");
   } else if (converter.find("use_bnb_nested_quant")) {
     converter.drop("use_bnb_nested_quant", "applies only with load_in_4bit");
   }
-  convert_precision(converter, "fp32");
+  convert_precision(converter);
 }
 
 /// The data, as far as the file and the disk show them.
 struct TrlData {
   std::vector<DataEntry> train, test;
-  bool has_files = false;  ///< `train` was found on the disk
 };
 
 // The split of a dataset on the disk, or its name.
@@ -51,66 +46,39 @@ std::string path_of_split(const std::string& dataset, const std::string& split) 
   return split_path(dataset, split).value_or(dataset);
 }
 
-// Ignores the cache: it may be filled later.
-void add_trl_hub_dataset(Converter& converter, TrlData& data) {
+// dataset_name, of the Hub, whose cache may be filled later, or on the disk.
+void add_trl_named_dataset(Converter& converter, TrlData& data) {
   const std::string name = converter.text("dataset_name"), subset = converter.text("dataset_config");
   const std::string train = converter.text_or("dataset_train_split", "train"),
                     test = converter.text_or("dataset_test_split", "test");
-  data.train.push_back({name, "", {}, train == "train" ? "" : train, subset});
-  converter.set("dataset_name", "datasets", to_value(data.train));
-  const auto share = [&](const char* key, const std::string& split) {
-    if (const std::string problem = split_problem(split); !problem.empty()) {
-      converter.refuse(key, problem);
-    } else if (converter.find(key)) {
-      converter.share(key, "datasets");
-    }
-  };
-  share("dataset_train_split", train);
-  share("dataset_config", "");
-  if (lower_case(converter.text_or("eval_strategy", "no")) == "no") {
-    if (converter.find("dataset_test_split"))
-      converter.drop("dataset_test_split", "nothing is evaluated with eval_strategy: no");
-    return;
-  }
-  data.test.push_back({name, "", {}, test, subset});
-  if (converter.find("dataset_test_split")) {
-    converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
-  } else {
-    converter.set_default("eval_datasets", to_value(data.test), "the test split, which TRL evaluates");
-  }
-}
-
-void add_trl_named_dataset(Converter& converter, TrlData& data) {
-  const std::string name = converter.text("dataset_name");
-  if (is_hub_dataset(name)) return add_trl_hub_dataset(converter, data);
-  const std::string train = converter.text_or("dataset_train_split", "train"),
-                    test = converter.text_or("dataset_test_split", "test");
-  std::error_code code;
-  const bool is_folder = fs::is_directory(name, code);
-  data.has_files = is_folder;
-  data.train.push_back({path_of_split(name, train), "", {}});
-  converter.set("dataset_name", "datasets", to_value(data.train));
-  if (converter.find("dataset_config"))
-    converter.refuse("dataset_config", "Only a Hub dataset has configurations. Name its files as `datasets`.");
-  if (converter.find("dataset_train_split")) {
-    if (is_folder || train == "train") {
-      converter.share("dataset_train_split", "datasets");
-    } else {
-      converter.refuse("dataset_train_split", "Download the dataset and name the file of the split as `datasets`.");
-    }
-  }
   const bool evaluates = lower_case(converter.text_or("eval_strategy", "no")) != "no";
-  const auto test_path = is_folder && evaluates ? split_path(name, test) : std::nullopt;
-  if (test_path) data.test.push_back({*test_path, "", {}});
-  if (converter.find("dataset_test_split")) {
-    if (test_path) {
-      converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
-    } else {
-      converter.drop("dataset_test_split",
-                     evaluates ? "only the dataset's files show that split: name its files as eval_datasets"
-                               : "nothing is evaluated with eval_strategy: no");
-    }
-  } else if (test_path) {
+  std::error_code code;
+  const bool is_hub = is_hub_dataset(name), is_folder = fs::is_directory(name, code);
+  std::string split_advice, subset_advice;
+  if (is_hub) {
+    data.train.push_back({name, "", {}, train == "train" ? "" : train, subset});
+    if (evaluates) data.test.push_back({name, "", {}, test, subset});
+    split_advice = split_problem(train);
+  } else {
+    data.train.push_back({path_of_split(name, train), "", {}});
+    if (const auto path = is_folder && evaluates ? split_path(name, test) : std::nullopt)
+      data.test.push_back({*path, "", {}});
+    subset_advice = "Only a Hub dataset has configurations. Name its files as `datasets`.";
+    if (!is_folder && train != "train")
+      split_advice = "Download the dataset and name the file of the split as `datasets`.";
+  }
+  converter.set("dataset_name", "datasets", to_value(data.train));
+  for (const auto& [key, advice] :
+       {std::pair{"dataset_train_split", split_advice}, {"dataset_config", subset_advice}}) {
+    if (converter.find(key)) advice.empty() ? converter.share(key, "datasets") : converter.refuse(key, advice);
+  }
+  if (data.test.empty() && converter.find("dataset_test_split")) {
+    converter.drop("dataset_test_split",
+                   evaluates ? "only the dataset's files show that split: name its files as eval_datasets"
+                             : "nothing is evaluated with eval_strategy: no");
+  } else if (converter.find("dataset_test_split")) {
+    converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
+  } else if (!data.test.empty()) {
     converter.set_default("eval_datasets", to_value(data.test), "the test split, which TRL evaluates");
   }
 }
@@ -259,14 +227,11 @@ void convert_trl_end_token(Converter& converter, const std::vector<std::string>&
 
 void convert_trl_model_arguments(Converter& converter) {
   const Value* arguments = converter.find("model_init_kwargs");
-  if (!arguments) return;
-  if (arguments->is_map() && has_only(*arguments, {"attn_implementation", "use_cache", "device_map",
-                                                   "trust_remote_code", "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
+  if (!arguments || !arguments->is_map()) return;
+  const auto& loading = converter.tool().groups.at("loading");
+  const auto changes_nothing = [&](const auto& member) { return std::ranges::count(loading, member.name) > 0; };
+  if (std::ranges::all_of(arguments->members, changes_nothing))
     converter.drop("model_init_kwargs", "the model is read by lora-train's own loader");
-  } else {
-    converter.refuse("model_init_kwargs",
-                     "The model is loaded as its folder describes it. Change its config.json instead.");
-  }
 }
 
 }  // namespace
