@@ -1,43 +1,18 @@
 #include "lora_train/config/check.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <fstream>
-#include <functional>
+#include <utility>
 
 namespace lora_train {
-namespace {
-
-struct Unbuilt {
-  std::string key;
-  std::string what;  ///< the value that is not built; empty = any
-  std::string advice;
-  std::function<bool(const Profile&)> is_requested;
-
-  std::string text() const { return fmt::format("{}{}not built yet. {}", what, what.empty() ? "" : " is ", advice); }
-};
-
-/// Settings that a profile may have but no code implements yet.
-const std::vector<Unbuilt>& unbuilt_table() {
-  static const std::vector<Unbuilt> table = {
-      {"base_precision", "one other than precision", "Leave base_precision out; it follows precision.",
-       [](const Profile& p) {
-         return (p.model.base_precision == BasePrecision::kBf16 && p.model.precision == Precision::kFp32) ||
-                (p.model.base_precision == BasePrecision::kFp32 && p.model.precision == Precision::kBf16);
-       }},
-  };
-  return table;
-}
-
-}  // namespace
 
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
-  std::vector<UnbuiltFeature> features;
-  for (const auto& entry : unbuilt_table()) {
-    if (entry.is_requested(profile)) features.push_back({entry.key, entry.text()});
-  }
-  return features;
+  const auto& [base, precision] = std::pair(profile.model.base_precision, profile.model.precision);
+  const bool is_other = (base == BasePrecision::kBf16 && precision == Precision::kFp32) ||
+                        (base == BasePrecision::kFp32 && precision == Precision::kBf16);
+  if (!is_other) return {};
+  return {
+      {"base_precision", "one other than precision is not built yet. Leave base_precision out; it follows precision."}};
 }
 
 void add_unbuilt_features(const LoadedProfile& loaded, Findings& findings) {
