@@ -37,7 +37,7 @@ std::string text_member(const Value& map, const std::string& name, const std::st
 
 std::vector<std::string> patterns_of(const Value& value) {
   std::vector<std::string> patterns;
-  for (const Value& item : value.is_list() ? value.items : std::vector<Value>{value}) {
+  for (const Value& item : items_of(value)) {
     if (!item.is_scalar()) refuse_card(item, "a file name or a list of them");
     patterns.push_back(item.text);
   }

@@ -155,8 +155,7 @@ class Reader {
   }
 
   void read_bases(const fs::path& file, const Value& extends) {
-    std::vector<Value> names = extends.is_list() ? extends.items : std::vector<Value>{extends};
-    for (Value& name : names) {
+    for (Value name : extends.is_null() ? std::vector<Value>{extends} : items_of(extends)) {
       replace_variables(name, "extends", environment_, findings_);
       if (!name.is_scalar() || name.text.empty()) {
         findings_.mistake(name.place, "extends", "expected a file name.");

@@ -92,8 +92,7 @@ class EntryConverter {
     return value && !value->is_null() ? value : nullptr;
   }
   std::string text(const std::string& name, const std::string& otherwise = "") const {
-    const Value* value = find(name);
-    return value && value->is_scalar() ? value->text : otherwise;
+    return source_.text_of(name, otherwise);
   }
   void refuse(const std::string& name, const std::string& advice) { converter_.refuse(prefix_ + name, advice); }
   void drop(const std::string& name, const std::string& reason) {
@@ -130,7 +129,7 @@ class EntryConverter {
 
   void convert_type(DataEntry& entry) {
     const Value* type = find("type");
-    const std::string name = type && type->is_scalar() ? type->text : "";
+    const std::string name = text("type");
     const std::string base = name.substr(0, name.find_first_of(".:"));
     if (type && type->is_map()) {
       convert_own_prompt(entry, *type);
@@ -161,20 +160,17 @@ class EntryConverter {
 
   /// A prompt without words of its own is an example with prompt and completion.
   void convert_own_prompt(DataEntry& entry, const Value& type) {
-    const auto said = [&](const char* name, const char* otherwise) {
-      const Value* value = type.find(name);
-      return value && !value->is_null() ? value->text : std::string(otherwise);
-    };
-    if (!said("field", "").empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
-    const bool has_system = !said("system_prompt", "").empty() || has_column(said("field_system", "system"));
-    if (said("format", "") != "{instruction}" || said("no_input_format", "") != "{instruction}" || has_system)
+    if (!type.text_of("field").empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
+    const bool has_system =
+        !type.text_of("system_prompt").empty() || has_column(type.text_of("field_system", "system"));
+    if (type.text_of("format") != "{instruction}" || type.text_of("no_input_format") != "{instruction}" || has_system)
       return leave_out("type",
                        "has a format of its own, which is not converted. Write the examples as `prompt` and "
                        "`completion`; or use type: chat_template.");
     entry.type = "prompt_completion";
     converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
-    entry.map("prompt", said("field_instruction", "instruction"));
-    entry.map("completion", said("field_output", "output"));
+    entry.map("prompt", type.text_of("field_instruction", "instruction"));
+    entry.map("completion", type.text_of("field_output", "output"));
   }
 
   /// Axolotl's words around them are not ours.

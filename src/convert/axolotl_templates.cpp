@@ -10,8 +10,8 @@ namespace lora_train {
 namespace {
 
 bool is_chat(const Value& entry) {
-  const Value* type = entry.find("type");
-  return type && type->is_scalar() && (type->text.starts_with("chat_template") || type->text.starts_with("sharegpt"));
+  const std::string type = entry.text_of("type");
+  return type.starts_with("chat_template") || type.starts_with("sharegpt");
 }
 
 /// "datasets[0]": the first dataset for which `is_it` is true; empty if there is none.

@@ -22,8 +22,7 @@ std::string short_hash(std::string_view body) { return hash128_hex(body).substr(
 /// The first of `keys` that has a text; else `otherwise`.
 std::string text_of(const Value& source, const std::vector<const char*>& keys, const std::string& otherwise) {
   for (const char* key : keys) {
-    const Value* value = source.is_map() ? source.find(key) : nullptr;
-    if (value && value->is_scalar() && !value->text.empty()) return value->text;
+    if (const std::string text = source.text_of(key); !text.empty()) return text;
   }
   return otherwise;
 }
@@ -46,17 +45,12 @@ bool has_any(const Value& source, const std::vector<const char*>& keys) {
   return std::ranges::any_of(keys, [&](const char* key) { return has_value(source, key); });
 }
 
-bool is_true(const Value& source, const char* key) {
-  const Value* value = source.find(key);
-  return value && value->is_scalar() && parse_bool(value->text) == true;
-}
+bool is_true(const Value& source, const char* key) { return parse_bool(source.text_of(key)) == true; }
 
 /// LLaMA-Factory merges several adapters one by one.
 std::vector<std::string> adapters_in(const Value& source) {
-  const Value* value = source.is_map() ? source.find("adapter_name_or_path") : nullptr;
-  std::vector<std::string> names = value && !value->is_null() ? names_in(*value) : std::vector<std::string>{};
-  std::erase(names, "");
-  return names;
+  const Value* value = source.find("adapter_name_or_path");
+  return value ? names_in(*value) : std::vector<std::string>{};
 }
 
 std::string export_folder(const Value& source) {

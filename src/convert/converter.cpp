@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -81,19 +80,12 @@ const Value* Converter::find(const std::string& name) const {
 std::string Converter::text(const std::string& name) const { return text_or(name, ""); }
 
 std::string Converter::text_or(const std::string& name, const std::string& otherwise) const {
-  const Value* value = find(name);
-  return value && value->is_scalar() ? value->text : otherwise;
+  return find(name) ? source_.text_of(name, otherwise) : otherwise;
 }
 
-std::optional<double> Converter::number(const std::string& name) const {
-  const Value* value = find(name);
-  return value && value->is_scalar() ? parse_number(value->text) : std::nullopt;
-}
+std::optional<double> Converter::number(const std::string& name) const { return parse_number(text(name)); }
 
-bool Converter::is_true(const std::string& name) const {
-  const Value* value = find(name);
-  return value && value->is_scalar() && parse_bool(value->text) == true;
-}
+bool Converter::is_true(const std::string& name) const { return parse_bool(text(name)) == true; }
 
 void Converter::set(const std::string& name, const std::string& ours, Value value) {
   value.place = place_of(name);
@@ -304,8 +296,7 @@ void Converter::write_defaults(Conversion& conversion) {
 }
 
 void Converter::write_profile(Conversion& conversion) {
-  Value map;
-  map.kind = Value::Kind::kMap;
+  Value map = map_value({});
   std::string body;
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
@@ -381,17 +372,14 @@ bool DataEntry::map_role(const std::string& ours, const std::string& theirs) {
 }
 
 Value DataEntry::value() const {
-  Value value;
-  value.kind = Value::Kind::kMap;
-  value.members.push_back({"path", text_value(path)});
+  Value value = map_value({{"path", text_value(path)}});
   if (!split.empty()) value.members.push_back({"split", text_value(split)});
   if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
   if (!type.empty()) value.members.push_back({"type", text_value(type)});
   if (weight && *weight != 1) value.members.push_back({"weight", number_value(*weight)});
   if (max_samples) value.members.push_back({"max_samples", number_value(*max_samples)});
   if (!field_map.empty()) {
-    Value map;
-    map.kind = Value::Kind::kMap;
+    Value map = map_value({});
     for (const auto& [ours, theirs] : field_map) {
       map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
     }
@@ -435,26 +423,12 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
   return std::nullopt;
 }
 
-std::vector<Value> items_of(const Value& value) {
-  if (value.is_list()) return value.items;
-  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
-}
-
-std::vector<std::string> names_in(const Value& value) {
-  std::vector<std::string> names;
-  for (const Value& item : value.items) names.push_back(item.text);
-  std::istringstream words(value.text);
-  for (std::string word; std::getline(words, word, ',');) names.push_back(trimmed(word));
-  return names;
-}
-
 std::string token_of_model(const fs::path& model, const std::string& name) {
   try {
     const fs::path file = model / "tokenizer_config.json";
     const Value config = parse_yaml(read_file(file), {file.string(), 0});
     const Value* token = config.find(name);
-    const Value* content = token && token->is_map() ? token->find("content") : token;
-    return content ? content->text : "";
+    return token && token->is_map() ? token->text_of("content") : config.text_of(name);
   } catch (const Error&) {  // no folder, or not ours to judge
     return "";
   }

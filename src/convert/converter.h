@@ -141,12 +141,6 @@ std::string split_problem(const std::string& split);
 /// there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
 
-/// The items of a list; none of null, and one of another value.
-std::vector<Value> items_of(const Value& value);
-
-/// The names in a list, or in a text with commas.
-std::vector<std::string> names_in(const Value& value);
-
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);
 

@@ -38,49 +38,40 @@ std::optional<fs::path> find_folder(const Converter& converter) {
 // A column that the entry may name; LLaMA-Factory forgets its defaults as soon as `columns` is there.
 std::string column(const Value& entry, const std::string& name, const std::string& otherwise) {
   const Value* columns = entry.find("columns");
-  if (!columns) return otherwise;
-  const Value* value = columns->find(name);
-  return value && value->is_scalar() ? value->text : "";
+  return columns ? columns->text_of(name) : otherwise;
 }
 
 std::string tag(const Value& entry, const std::string& name, const std::string& otherwise) {
   const Value* tags = entry.find("tags");
-  const Value* value = tags ? tags->find(name) : nullptr;
-  return value && value->is_scalar() ? value->text : otherwise;
-}
-
-std::string text_of(const Value& entry, const std::string& name) {
-  const Value* value = entry.find(name);
-  return value && value->is_scalar() ? value->text : "";
+  return tags ? tags->text_of(name, otherwise) : otherwise;
 }
 
 /// Why an entry cannot be read here; empty = it can.
 std::string refusal(const Value& entry) {
-  const Value* ranking = entry.find("ranking");
-  if (ranking && ranking->is_scalar() && parse_bool(ranking->text) == true) {
+  if (parse_bool(entry.text_of("ranking")) == true) {
     return "has pairs of answers, and preference training is not supported. Write the chosen answers as chats.";
   }
   for (const char* name : {"images", "videos", "audios"}) {
     if (!column(entry, name, "").empty()) return fmt::format("has {}, which are not supported.", name);
   }
   if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not supported.";
-  const bool is_hub = !text_of(entry, "hf_hub_url").empty();
+  const bool is_hub = !entry.text_of("hf_hub_url").empty();
   const std::string instead = ". Save it as a JSON file, and name that as file_name.";
   std::vector<std::string> ways = {"script_url", "cloud_file_name"};
   if (!is_hub)
     ways.insert(ways.end(), {"ms_hub_url", "om_hub_url", "subset"});  // hf_hub_url comes first, there as here
   ways.emplace_back("folder");
   for (const std::string& way : ways) {
-    if (!text_of(entry, way).empty()) return fmt::format("is loaded with {}{}", way, instead);
+    if (!entry.text_of(way).empty()) return fmt::format("is loaded with {}{}", way, instead);
   }
-  const std::string split = text_of(entry, "split"), problem = split_problem(split);
+  const std::string split = entry.text_of("split"), problem = split_problem(split);
   if (is_hub && !problem.empty()) return fmt::format("takes the split {}. {}", split, problem);
   if (!is_hub && !split.empty() && split != "train") return fmt::format("takes the split {}{}", split, instead);
   if (const std::string spoken = tag(entry, "system_tag", "system"); spoken != "system" && !spoken.empty()) {
     return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the examples.";
   }
   const std::string called = tag(entry, "function_tag", "function_call");
-  if (text_of(entry, "formatting") == "openai" && called != "function_call" && !called.empty()) {
+  if (entry.text_of("formatting") == "openai" && called != "function_call" && !called.empty()) {
     return fmt::format("calls a speaker {} (function_tag). Write tool_calls of the assistant instead.", called);
   }
   return {};
@@ -103,8 +94,13 @@ std::vector<std::string> misspelt_keys(const Value& entry) {
   return problems;
 }
 
+std::string layout_of(const Value& entry) {
+  const std::string formatting = entry.text_of("formatting");
+  return formatting.empty() ? "alpaca" : formatting;
+}
+
 void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
-  const std::string formatting = text_of(info, "formatting").empty() ? "alpaca" : text_of(info, "formatting");
+  const std::string formatting = layout_of(info);
   if (is_pretraining) {
     entry.type = "text";
     entry.map("text", column(info, "prompt", "instruction"));
@@ -215,19 +211,18 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
   NamedDataset dataset;
   DataEntry& entry = dataset.entry;
   if (const std::string problem = refusal(info); !problem.empty()) dataset.problems.push_back(name + " " + problem);
-  const std::string hub = text_of(info, "hf_hub_url"), file = text_of(info, "file_name");
+  const std::string hub = info.text_of("hf_hub_url"), file = info.text_of("file_name");
   entry.path = hub.empty() ? (folder / file).string() : hub;
   if (!hub.empty()) {
-    const std::string split = text_of(info, "split");
+    const std::string split = info.text_of("split");
     entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
-    entry.subset = text_of(info, "subset");
+    entry.subset = info.text_of("subset");
   }
   for (const std::string& problem : misspelt_keys(info)) dataset.problems.push_back(name + " " + problem);
   std::error_code code;
   if (hub.empty() && !file.empty() && !fs::exists(entry.path, code))
     converter.note(key, name + " is " + entry.path + ", which was not found, so its examples were not checked");
-  const bool is_pretraining = converter.text("stage") == "pt",
-             is_alpaca = text_of(info, "formatting").empty() || text_of(info, "formatting") == "alpaca";
+  const bool is_pretraining = converter.text("stage") == "pt", is_alpaca = layout_of(info) == "alpaca";
   fill_layout(entry, info, is_pretraining);
   if (const std::string problem = is_pretraining || is_alpaca ? "" : tag_problem(entry, info); !problem.empty()) {
     dataset.problems.push_back(name + " " + problem);
@@ -239,7 +234,7 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
                                (is_one ? "it" : "them") + "; lora-train would. Remove " + (is_one ? "it" : "them") +
                                " from the examples, or name " + (is_one ? "it" : "them") + " in columns.");
   }
-  refuse_num_samples(converter, fmt::format("{}[{}].num_samples", key, name), entry.path, text_of(info, "num_samples"));
+  refuse_num_samples(converter, fmt::format("{}[{}].num_samples", key, name), entry.path, info.text_of("num_samples"));
   entry.max_samples = sample_limit(converter, entry);
   return dataset;
 }

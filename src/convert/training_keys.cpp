@@ -39,8 +39,7 @@ std::string result_changing(const Value& settings) {
   }
   if (const Value* clip = settings.find("gradient_clipping"); clip && !is_auto(*clip)) return "gradient_clipping";
   const Value* fp16 = settings.find("fp16");
-  const Value* is_on = fp16 ? fp16->find("enabled") : nullptr;
-  return is_on && parse_bool(is_on->text) == true ? "fp16" : "";
+  return fp16 && parse_bool(fp16->text_of("enabled")) == true ? "fp16" : "";
 }
 
 std::optional<Value> deepspeed_file(const Converter& converter, const std::string& name) {

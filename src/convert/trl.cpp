@@ -88,14 +88,10 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   const std::vector<Value> items = list->is_list() ? list->items : std::vector<Value>{};
   if (items.empty()) converter.refuse("datasets", "expected a list of maps with path.");
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const auto text = [&](const std::string& name) {
-      const Value* value = items[i].find(name);
-      return value && value->is_scalar() ? value->text : std::string();
-    };
-    const bool is_hub = is_hub_dataset(text("path")) && items[i].find("data_files") == nullptr;
+    const std::string path = items[i].text_of("path"), split = items[i].text_of("split");
+    const bool is_hub = is_hub_dataset(path) && items[i].find("data_files") == nullptr;
     if (is_hub) {
-      const std::string split = text("split");
-      data.train.push_back({text("path"), "", {}, split == "train" ? "" : split, text("name")});
+      data.train.push_back({path, "", {}, split == "train" ? "" : split, items[i].text_of("name")});
       if (const std::string problem = split_problem(split); !problem.empty())
         converter.refuse(fmt::format("datasets[{}].split", i), problem);
     }
@@ -103,7 +99,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
       for (const auto& file : items_of(*files)) paths.push_back(file.text);
     } else if (!is_hub) {
-      paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
+      paths.push_back(path_of_split(path, split.empty() ? "train" : split));
     }
     const std::string place = fmt::format("datasets[{}].", i);
     for (const auto& [name, value] : items[i].members) {
@@ -113,7 +109,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
         converter.refuse(place + name,
                          "Name the files themselves as data_files; `weight` gives a dataset another share.");
     }
-    for (const auto& path : paths) data.train.push_back({path, "", {}});
+    for (const auto& file : paths) data.train.push_back({file, "", {}});
   }
   converter.set("datasets", "datasets", to_value(data.train));
   for (const char* key : {"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}) {

@@ -306,7 +306,7 @@ def test_set_reaches_into_the_data_of_a_flag(setup):
     assert "max_samples: 3" in run.stderr, run
     for wrong in ("0", "-1", "x"):
         run = lora_train("check", "--model", MODEL, "--train-data", setup.rows_file, "--set", f"datasets[0].max_samples={wrong}")
-        assert run.code == 2 and f'datasets[0].max_samples: got "{wrong}", expected a whole number > 0' in run.stderr, run
+        assert run.code == 2 and f'datasets[0].max_samples: got "{wrong}", expected an integer >= 1' in run.stderr, run
 
 
 def test_eval_takes_the_template_of_the_adapter(setup):

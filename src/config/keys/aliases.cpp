@@ -7,7 +7,7 @@ namespace lora_train {
 Value verbatim_tokens(const Value& names) {
   Value tokens = list_value({});
   tokens.place = names.place;
-  for (const Value& name : names.is_list() ? names.items : std::vector<Value>{names}) {
+  for (const Value& name : items_of(names)) {
     Value token = name;
     if (name.is_scalar()) {
       token = map_value({{"token", name}});

@@ -22,23 +22,14 @@ std::string shown(const std::string& text) {
 
 std::string bound(double value) { return number_value(value).text; }
 
-void read_integer(const Value& value, const Range& range, const std::string& expected, const std::string& key,
-                  auto& target, Findings& findings) {
-  const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
+/// `parse`: parse_integer or parse_number.
+void read_in_range(const Value& value, const auto& parse, const Range& range, const std::string& expected,
+                   const std::string& key, auto& target, Findings& findings) {
+  const auto number = value.is_scalar() ? parse(value.text) : std::nullopt;
   if (number && range.holds(static_cast<double>(*number))) {
     target = *number;
   } else {
-    findings.mistake(value.place, key, unexpected(value, expected));
-  }
-}
-
-void read_number(const Value& value, const Range& range, const std::string& expected, const std::string& key,
-                 auto& target, Findings& findings) {
-  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
-  if (number && range.holds(*number)) {
-    target = *number;
-  } else {
-    findings.mistake(value.place, key, unexpected(value, expected));
+    refuse_value(value, key, expected, findings);
   }
 }
 
@@ -53,7 +44,7 @@ auto read_flag(const std::string& name) {
     if (const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt) {
       target = *flag;
     } else {
-      findings.mistake(value.place, name, unexpected(value, "true or false"));
+      refuse_value(value, name, "true or false", findings);
     }
   };
 }
@@ -79,10 +70,14 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
   return near.empty() ? what : fmt::format("{} Did you mean \"{}\"?", what, near);
 }
 
+void refuse_value(const Value& got, const std::string& key, const std::string& expected, Findings& findings) {
+  findings.mistake(got.place, key, unexpected(got, expected));
+}
+
 std::string choice_text(const std::vector<std::string>& names) { return join(names, " | "); }
 
-std::optional<std::size_t> read_choice(const Value& value, const std::vector<std::string>& names,
-                                       const std::string& key, Findings& findings) {
+std::optional<std::size_t> choice_index(const Value& value, const std::vector<std::string>& names,
+                                        const std::string& key, Findings& findings) {
   const auto found = value.is_scalar() ? std::find(names.begin(), names.end(), lower_case(value.text)) : names.end();
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   findings.mistake(value.place, key, unexpected(value, choice_text(names), names));
@@ -94,7 +89,7 @@ Field text_field(std::string name, Member<std::string> member, std::string value
     if (value.is_scalar() && !value.text.empty()) {
       target = value.text;
     } else {
-      findings.mistake(value.place, name, unexpected(value, "text"));
+      refuse_value(value, name, "text", findings);
     }
   };
   return make_field(name, std::move(values), std::move(help), std::move(member), read,
@@ -114,7 +109,7 @@ Field flag_field(std::string name, Member<std::optional<bool>> member, std::stri
 Field integer_field(std::string name, Member<std::int64_t> member, Range range, std::string help) {
   const std::string kind = kind_text("integer", range);
   const auto read = [=](const Value& value, std::int64_t& target, Findings& findings) {
-    read_integer(value, range, "an " + kind, name, target, findings);
+    read_in_range(value, parse_integer, range, "an " + kind, name, target, findings);
   };
   return make_field(name, kind, std::move(help), std::move(member), read, integer_value);
 }
@@ -125,7 +120,8 @@ Field integer_field(std::string name, Member<std::optional<std::int64_t>> member
     if (is_word(value, nothing) || (nothing == "null" && is_word(value, "off"))) {
       target.reset();
     } else {
-      read_integer(value, range, fmt::format("{} or an integer {}", nothing, range.text()), name, target, findings);
+      read_in_range(value, parse_integer, range, fmt::format("{} or an integer {}", nothing, range.text()), name,
+                    target, findings);
     }
   };
   const auto write = [nothing](const std::optional<std::int64_t>& number) {
@@ -138,14 +134,14 @@ Field integer_field(std::string name, Member<std::optional<std::int64_t>> member
 Field number_field(std::string name, Member<double> member, Range range, std::string help) {
   const std::string kind = kind_text("number", range);
   const auto read = [=](const Value& value, double& target, Findings& findings) {
-    read_number(value, range, "a " + kind, name, target, findings);
+    read_in_range(value, parse_number, range, "a " + kind, name, target, findings);
   };
   return make_field(name, kind, std::move(help), std::move(member), read, number_value);
 }
 
 Field number_field(std::string name, Member<std::optional<double>> member, Range range, std::string help) {
   const auto read = [=](const Value& value, std::optional<double>& target, Findings& findings) {
-    read_number(value, range, "null or a number " + range.text(), name, target, findings);
+    read_in_range(value, parse_number, range, "null or a number " + range.text(), name, target, findings);
   };
   return make_field(name, "null or number " + range.text(), std::move(help), std::move(member), read,
                     [](const std::optional<double>& number) { return number ? number_value(*number) : null_value(); });
@@ -160,7 +156,7 @@ Field duration_field(std::string name, Member<std::optional<double>> member, std
     } else if (seconds && *seconds > 0) {
       target = seconds;
     } else {
-      findings.mistake(value.place, name, unexpected(value, "off or a time such as 90s, 10m or 2h30m"));
+      refuse_value(value, name, "off or a time such as 90s, 10m or 2h30m", findings);
     }
   };
   return make_field(name, "off or a time: 90s, 10m, 2h30m, or seconds", std::move(help), std::move(member), read,

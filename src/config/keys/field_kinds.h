@@ -117,16 +117,19 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
 
 /// `got "x", expected ...`, with the nearest of `names` if one is close.
 std::string unexpected(const Value& got, const std::string& expected, const std::vector<std::string>& names = {});
+/// Reports that as the mistake.
+void refuse_value(const Value& got, const std::string& key, const std::string& expected, Findings& findings);
 /// Returns the index into `names` of the value's text, or reports the mistake and returns nothing.
-std::optional<std::size_t> read_choice(const Value& value, const std::vector<std::string>& names,
-                                       const std::string& key, Findings& findings);
+std::optional<std::size_t> choice_index(const Value& value, const std::vector<std::string>& names,
+                                        const std::string& key, Findings& findings);
+/// The same for one of a closed set of values.
+template <class E>
+std::optional<E> read_choice(const Value& value, const std::string& key, Findings& findings) {
+  const auto index = choice_index(value, names_of(E{}), key, findings);
+  return index ? std::optional(static_cast<E>(*index)) : std::nullopt;
+}
 std::string choice_text(const std::vector<std::string>& names);
 
-/// Reads the member `name` of an entry of datasets, at `key`.
-void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
-                         Findings& findings);
-/// Members of an entry as they are written, without weight and name.
-std::vector<Value::Member> source_members(const DatasetSpec& spec);
 /// Reads how often something happens, or reports the mistake and returns nothing.
 std::optional<Cadence> read_cadence(const Value& value, const std::string& key, Findings& findings);
 Value write_cadence(const Cadence& cadence);
@@ -142,7 +145,7 @@ Field choice_field(std::string name, E Section::*member, std::string help,
       if (lower == "true" || lower == "on" || lower == "True" || lower == "yes") word.text = to_string(*when_on);
       if (lower == "false" || lower == "no" || lower == "False") word.text = "off";
     }
-    if (const auto index = read_choice(word, names_of(E{}), name, findings)) target = static_cast<E>(*index);
+    target = read_choice<E>(word, name, findings).value_or(target);
   };
   return make_field(name, choice_text(names_of(E{})), std::move(help), Member<E>(member), read,
                     [](E value) { return text_value(to_string(value)); });

@@ -11,6 +11,11 @@
 namespace lora_train {
 namespace {
 
+template <class E>
+Value write_choice(E value) {
+  return text_value(to_string(value));
+}
+
 std::optional<DatasetType> read_dataset_type(const Value& value, const std::string& key, Findings& findings) {
   Value word = value;
   std::replace(word.text.begin(), word.text.end(), '-', '_');
@@ -19,42 +24,155 @@ std::optional<DatasetType> read_dataset_type(const Value& value, const std::stri
   if (given == "chat" || given == "chatml" || given == "chat_template" || given == "openai") word.text = "messages";
   if (given == "completion") word.text = "text";
   if (given == "conversations") word.text = "sharegpt";
-  const auto index = read_choice(word, names_of(DatasetType{}), key, findings);
-  if (!index) return std::nullopt;
-  if (given != word.text) findings.note(value.place, key, "\"" + value.text + "\" is read as \"" + word.text + "\"");
-  return static_cast<DatasetType>(*index);
-}
-
-/// `name` is not among the members of an entry.
-void report_unknown_member(const Value& value, const std::string& key, const std::string& name,
-                           const std::vector<std::string>& known, Findings& findings) {
-  const std::string near = nearest_name(name, known);
-  findings.mistake(value.place, key,
-                   fmt::format("unknown key. {}Known here: {}.",
-                               near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
+  const auto type = read_choice<DatasetType>(word, key, findings);
+  if (type && given != word.text)
+    findings.note(value.place, key, fmt::format("\"{}\" is read as \"{}\"", value.text, word.text));
+  return type;
 }
 
 std::optional<std::string> read_text(const Value& value, const std::string& key, Findings& findings) {
   if (value.is_scalar() && !value.text.empty()) return value.text;
-  findings.mistake(value.place, key, unexpected(value, "text"));
+  refuse_value(value, key, "text", findings);
   return std::nullopt;
 }
 
-void read_field_map(const Value& value, const std::string& key, DatasetSpec& spec, Findings& findings) {
+std::optional<std::int64_t> read_count(const Value& value, const std::string& key, Findings& findings) {
+  const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
+  if (number && *number >= 1) return number;
+  refuse_value(value, key, "an integer >= 1", findings);
+  return std::nullopt;
+}
+
+/// A member of an entry of a list: how it is read, and written (null: left out).
+template <class Entry>
+struct EntryMember {
+  std::string name;
+  std::function<void(const Value&, const std::string& key, Entry&, Findings&)> read;
+  std::function<Value(const Entry&)> write;
+  bool is_required = false;
+};
+
+template <class Entry>
+using EntryMembers = std::vector<EntryMember<Entry>>;
+
+template <class Entry>
+std::vector<std::string> names_of_members(const EntryMembers<Entry>& members) {
+  std::vector<std::string> names;
+  for (const auto& member : members) names.push_back(member.name);
+  return names;
+}
+
+template <class Entry>
+void read_members(const EntryMembers<Entry>& members, const Value& map, const std::string& key, Entry& entry,
+                  Findings& findings) {
+  for (const auto& [name, value] : map.members) {
+    const std::string place = fmt::format("{}.{}", key, name);
+    const auto found = std::ranges::find(members, name, &EntryMember<Entry>::name);
+    if (found == members.end()) {
+      const std::vector<std::string> known = names_of_members(members);
+      const std::string near = nearest_name(name, known);
+      findings.mistake(value.place, place,
+                       fmt::format("unknown key. {}Known here: {}.",
+                                   near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
+    } else if (!value.is_null() || found->is_required) {
+      found->read(value, place, entry, findings);
+    }
+  }
+}
+
+template <class Entry>
+Value write_members(const EntryMembers<Entry>& members, const Entry& entry) {
+  Value map = map_value({});
+  for (const auto& member : members) {
+    if (Value value = member.write(entry); !value.is_null()) map.members.push_back({member.name, std::move(value)});
+  }
+  return map;
+}
+
+/// kOptional: null has no effect, and the default is not written. kWritten: it is.
+enum class Presence { kOptional, kWritten, kRequired };
+
+/// `read(value, key, findings)` returns nothing if it reports a mistake.
+template <class Entry, class T>
+EntryMember<Entry> member_of(std::string name, T Entry::*member, auto read, auto write,
+                             Presence presence = Presence::kOptional) {
+  return {std::move(name),
+          [=](const Value& value, const std::string& key, Entry& entry, Findings& findings) {
+            if (auto result = read(value, key, findings)) entry.*member = *std::move(result);
+          },
+          [=](const Entry& entry) {
+            const bool is_silent = presence == Presence::kOptional && entry.*member == Entry().*member;
+            return is_silent ? null_value() : write(entry.*member);
+          },
+          presence == Presence::kRequired};
+}
+
+/// "?" for what cannot be read, so that it is not missing as well.
+std::optional<std::string> read_name(const Value& value, const std::string& key, Findings& findings) {
+  return read_text(value, key, findings).value_or("?");
+}
+
+std::optional<bool> read_switch(const Value& value, const std::string& key, Findings& findings) {
+  const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+  if (!is_on) refuse_value(value, key, "true or false", findings);
+  return is_on;
+}
+
+Value write_count(const std::optional<std::int64_t>& count) { return integer_value(*count); }
+
+using FieldMap = std::map<std::string, std::string>;
+
+std::optional<FieldMap> read_field_map(const Value& value, const std::string& key, Findings& findings) {
+  FieldMap map;
   if (!value.is_map()) {
-    findings.mistake(value.place, key,
-                     unexpected(value,
-                                "a map from our column names to those of the file, such as {prompt: question, "
-                                "completion: answer}"));
-    return;
+    refuse_value(value, key,
+                 "a map from our column names to those of the file, such as {prompt: question, completion: answer}",
+                 findings);
   }
   for (const auto& [ours, theirs] : value.members) {
     if (theirs.is_null()) {
-      spec.field_map[ours] = "";
+      map[ours] = "";
     } else if (const auto text = read_text(theirs, fmt::format("{}.{}", key, ours), findings)) {
-      spec.field_map[ours] = *text;
+      map[ours] = *text;
     }
   }
+  return map;
+}
+
+Value write_field_map(const FieldMap& names) {
+  Value map = map_value({});
+  for (const auto& [ours, theirs] : names)
+    map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
+  return map;
+}
+
+std::optional<double> read_weight(const Value& value, const std::string& key, Findings& findings) {
+  const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  if (weight && *weight > 0) return weight;
+  refuse_value(value, key, "a number > 0", findings);
+  return std::nullopt;
+}
+
+/// The members that say where examples come from, and how they are read.
+const EntryMembers<DatasetSpec>& source_members() {
+  static const EntryMembers<DatasetSpec> members = {
+      member_of("path", &DatasetSpec::path, read_name, text_value, Presence::kRequired),
+      member_of("split", &DatasetSpec::split, read_text, text_value),
+      member_of("subset", &DatasetSpec::subset, read_text, text_value),
+      member_of("type", &DatasetSpec::type, read_dataset_type, write_choice<DatasetType>, Presence::kWritten),
+      member_of("field_map", &DatasetSpec::field_map, read_field_map, write_field_map)};
+  return members;
+}
+
+const EntryMembers<DatasetSpec>& dataset_members() {
+  static const EntryMembers<DatasetSpec> members = [] {
+    EntryMembers<DatasetSpec> all = source_members();
+    all.push_back(member_of("weight", &DatasetSpec::weight, read_weight, number_value));
+    all.push_back(member_of("name", &DatasetSpec::name, read_text, text_value));
+    all.push_back(member_of("max_samples", &DatasetSpec::max_samples, read_count, write_count));
+    return all;
+  }();
+  return members;
 }
 
 DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& findings) {
@@ -64,23 +182,21 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
     return spec;
   }
   if (!value.is_map()) {
-    findings.mistake(value.place, key, unexpected(value, "a file, or a map such as {path: train.jsonl, type: auto}"));
+    refuse_value(value, key, "a file, or a map such as {path: train.jsonl, type: auto}", findings);
     return spec;
   }
-  for (const auto& [name, member] : value.members) {
-    read_dataset_member(name, member, fmt::format("{}.{}", key, name), spec, findings);
-  }
+  read_members(dataset_members(), value, key, spec, findings);
   if (value.find("path") == nullptr)
     findings.mistake(value.place, key, "has no path. Name a file, a folder or a glob.");
   return spec;
 }
 
-Value write_dataset(const DatasetSpec& spec) {
-  Value value = map_value(source_members(spec));
-  if (spec.weight != 1.0) value.members.push_back({"weight", number_value(spec.weight)});
-  if (!spec.name.empty()) value.members.push_back({"name", text_value(spec.name)});
-  if (spec.max_samples) value.members.push_back({"max_samples", integer_value(*spec.max_samples)});
-  return value;
+/// Each item, read with its place: "datasets[0]".
+auto read_each(const std::vector<Value>& items, const std::string& name, const auto& read, Findings& findings) {
+  std::vector<decltype(read(items[0], name, findings))> entries;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    entries.push_back(read(items[i], fmt::format("{}[{}]", name, i), findings));
+  return entries;
 }
 
 Value list_of(const auto& items, const auto& write) {
@@ -89,21 +205,13 @@ Value list_of(const auto& items, const auto& write) {
   return list;
 }
 
-// A list, or one value that stands for a list of one.
-std::vector<Value> items_of(const Value& value) {
-  if (value.is_list()) return value.items;
-  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
+const EntryMembers<NewToken>& token_members() {
+  static const EntryMembers<NewToken> members = {
+      member_of("token", &NewToken::token, read_name, text_value, Presence::kRequired),
+      member_of("init_text", &NewToken::init_text, read_text, text_value),
+      member_of("normalized", &NewToken::normalized, read_switch, bool_value)};
+  return members;
 }
-
-std::vector<std::string> read_texts(const Value& value, const std::string& key, Findings& findings) {
-  std::vector<std::string> texts;
-  for (const auto& item : items_of(value)) {
-    if (auto text = read_text(item, key, findings)) texts.push_back(std::move(*text));
-  }
-  return texts;
-}
-
-Value write_texts(const std::vector<std::string>& texts) { return list_of(texts, text_value); }
 
 NewToken read_new_token(const Value& value, const std::string& key, Findings& findings) {
   const auto expected = "a name such as <conf_0>, or {token: <conf_0>, init_text: unsure}";
@@ -111,33 +219,18 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
   if (value.is_scalar() && !value.text.empty()) {
     token.token = value.text;
   } else if (!value.is_map()) {
-    findings.mistake(value.place, key, unexpected(value, expected));
+    refuse_value(value, key, expected, findings);
     return token;
   }
-  for (const auto& [member, entry] : value.members) {
-    if (member == "token") {
-      token.token = read_text(entry, key + ".token", findings).value_or("?");
-    } else if (member == "init_text") {
-      if (!entry.is_null()) token.init_text = read_text(entry, key + ".init_text", findings).value_or("?");
-    } else if (member == "normalized") {
-      const auto is_normalized = entry.is_scalar() ? parse_bool(entry.text) : std::nullopt;
-      token.normalized = is_normalized.value_or(true);
-      if (!is_normalized) findings.mistake(entry.place, key + ".normalized", unexpected(entry, "true or false"));
-    } else {
-      findings.mistake(entry.place, key + "." + member, "unknown key. Known here: token, init_text, normalized.");
-    }
-  }
+  read_members(token_members(), value, key, token, findings);
   if (token.token.empty() && !value.is_scalar())
     findings.mistake(value.place, key, fmt::format("has no token. Expected {}.", expected));
   return token;
 }
 
 Value write_new_token(const NewToken& token) {
-  if (token.init_text.empty() && token.normalized) return text_value(token.token);
-  Value value = map_value({{"token", text_value(token.token)}});
-  if (!token.init_text.empty()) value.members.push_back({"init_text", text_value(token.init_text)});
-  if (!token.normalized) value.members.push_back({"normalized", bool_value(false)});
-  return value;
+  const bool is_name = token.init_text.empty() && token.normalized;
+  return is_name ? text_value(token.token) : write_members(token_members(), token);
 }
 
 bool is_every_linear(const std::string& text) { return text == "all" || text == "all-linear" || text == "all_linear"; }
@@ -147,20 +240,6 @@ bool is_comma_list(const std::string& text) {
   return text.find(',') != std::string::npos && text.find_first_of("{}()[]|*+?\\^$") == std::string::npos;
 }
 
-// The words of such a list; a trailing comma makes a list of one.
-std::vector<std::string> split_at_commas(const std::string& text) {
-  std::vector<std::string> words = {""};
-  for (const char c : text) {
-    if (c == ',') {
-      words.emplace_back();
-    } else if (c != ' ') {
-      words.back() += c;
-    }
-  }
-  std::erase(words, "");
-  return words;
-}
-
 LoraTargets read_targets(const Value& value, const std::string& key, Findings& findings) {
   LoraTargets targets;
   if (value.is_scalar() && !is_every_linear(value.text) && !is_comma_list(value.text)) {
@@ -168,9 +247,12 @@ LoraTargets read_targets(const Value& value, const std::string& key, Findings& f
     targets.regex = read_text(value, key, findings).value_or("?");
     return targets;
   }
-  std::vector<std::string> names = read_texts(value, key, findings);
+  std::vector<std::string> names;
+  for (const auto& item : items_of(value)) {
+    if (auto text = read_text(item, key, findings)) names.push_back(std::move(*text));
+  }
   if (value.is_scalar() && is_comma_list(value.text)) {
-    names = split_at_commas(value.text);
+    names = names_in(value);
     findings.note(value.place, key, fmt::format("\"{}\" is read as a list of names", value.text));
   }
   if ((value.is_list() && value.items.empty()) || (value.is_scalar() && names.empty())) {
@@ -186,39 +268,36 @@ LoraTargets read_targets(const Value& value, const std::string& key, Findings& f
 // A name that YAML would read back as a regex or a list must stay a list, so a list is always written as one.
 Value write_targets(const LoraTargets& targets) {
   if (targets.kind == LoraTargets::Kind::kAllLinear) return text_value("all-linear");
-  return targets.kind == LoraTargets::Kind::kRegex ? text_value(targets.regex) : write_texts(targets.names);
+  return targets.kind == LoraTargets::Kind::kRegex ? text_value(targets.regex) : list_of(targets.names, text_value);
 }
 
+/// A map of names to numbers. `parse` gives nothing for a number that is not as `expected`.
 template <class T, class Parse, class Write>
-Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, T>>> member, std::string expected,
-                    std::string help, Parse parse, Write write) {
-  using Pattern = std::vector<std::pair<std::string, T>>;
-  const auto read = [=](const Value& value, Pattern& target, Findings& findings) {
+Field numbers_field(std::string name, Member<std::vector<std::pair<std::string, T>>> member, std::string values,
+                    std::string help, std::string expected, std::string example, Parse parse, Write write) {
+  using Numbers = std::vector<std::pair<std::string, T>>;
+  const auto read = [=](const Value& value, Numbers& target, Findings& findings) {
     target.clear();
-    if (!value.is_map() && !(value.is_list() && value.items.empty())) {
-      findings.mistake(value.place, name, unexpected(value, "a map such as {q_proj: 8}"));
-    }
-    for (const auto& [pattern, entry] : value.members) {
-      const auto number = entry.is_scalar() ? parse(entry.text) : std::nullopt;
-      if (number && *number > 0) {
-        target.emplace_back(pattern, *number);
+    if (!value.is_map() && !(value.is_list() && value.items.empty()))
+      refuse_value(value, name, "a map such as " + example, findings);
+    for (const auto& [entry, given] : value.members) {
+      if (const auto number = given.is_scalar() ? parse(given.text) : std::nullopt) {
+        target.emplace_back(entry, *number);
       } else {
-        findings.mistake(entry.place, fmt::format("{}.{}", name, pattern), unexpected(entry, expected));
+        refuse_value(given, fmt::format("{}.{}", name, entry), expected, findings);
       }
     }
   };
-  const auto write_map = [write](const Pattern& patterns) {
-    std::vector<Value::Member> members;
-    for (const auto& [pattern, number] : patterns) members.push_back({pattern, write(number)});
-    return map_value(std::move(members));
+  const auto write_map = [write](const Numbers& numbers) {
+    Value map = map_value({});
+    for (const auto& [entry, number] : numbers) map.members.push_back({entry, write(number)});
+    return map;
   };
-  return list_field(name, "map of module name or regex to " + expected, std::move(help), std::move(member), read,
-                    write_map);
+  return list_field(name, std::move(values), std::move(help), std::move(member), read, write_map);
 }
 
-KernelSetting read_kernel_setting(const Value& value, const std::string& key, Findings& findings) {
-  const auto index = read_choice(value, names_of(KernelSetting{}), key, findings);
-  return index ? static_cast<KernelSetting>(*index) : KernelSetting::kAuto;
+std::optional<double> within(const Range& range, std::optional<double> number) {
+  return number && range.holds(*number) ? number : std::nullopt;
 }
 
 Value write_kernels(const KernelChoices& choices) {
@@ -228,62 +307,47 @@ Value write_kernels(const KernelChoices& choices) {
   return map;
 }
 
-using ConfidenceTokens = std::vector<std::pair<std::string, double>>;
-
-const std::vector<std::string> kTaskMembers = {"name",      "kind",        "path",  "split", "subset",        "type",
-                                               "field_map", "max_samples", "every", "regex", "max_new_tokens"};
-
-std::optional<std::int64_t> read_count(const Value& value, const std::string& key, Findings& findings) {
-  const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
-  if (number && *number >= 1) return number;
-  findings.mistake(value.place, key, unexpected(value, "an integer >= 1"));
+std::optional<Cadence> read_every(const Value& value, const std::string& key, Findings& findings) {
+  const auto cadence = read_cadence(value, key, findings);
+  if (!cadence || cadence->kind != Cadence::Kind::kOff) return cadence;
+  findings.mistake(value.place, key,
+                   unexpected(value, "a number of steps >= 1, a share of the run below 1, or epoch") +
+                       " Leave it out to evaluate the task with eval_steps.");
   return std::nullopt;
 }
 
-void read_every(const Value& value, const std::string& key, EvalTask& task, Findings& findings) {
-  const auto cadence = read_cadence(value, key, findings);
-  if (!cadence) return;
-  if (cadence->kind == Cadence::Kind::kOff) {
-    findings.mistake(value.place, key,
-                     unexpected(value, "a number of steps >= 1, a share of the run below 1, or epoch") +
-                         " Leave it out to evaluate the task with eval_steps.");
-    return;
+EntryMembers<EvalTask> task_member_list() {
+  EntryMembers<EvalTask> members = {
+      member_of("name", &EvalTask::name, read_name, text_value, Presence::kRequired),
+      member_of("kind", &EvalTask::kind, read_choice<TaskKind>, write_choice<TaskKind>, Presence::kRequired)};
+  for (const auto& source : source_members()) {
+    members.push_back({source.name,
+                       [&source](const Value& value, const std::string& key, EvalTask& task, Findings& findings) {
+                         source.read(value, key, task.data, findings);
+                       },
+                       [&source](const EvalTask& task) { return source.write(task.data); }, source.is_required});
   }
-  task.every = cadence;
+  members.push_back(member_of("max_samples", &EvalTask::max_samples, read_count, write_count));
+  members.push_back(member_of("every", &EvalTask::every, read_every,
+                              [](const std::optional<Cadence>& every) { return write_cadence(*every); }));
+  members.push_back(member_of("regex", &EvalTask::regex, read_text, text_value));
+  members.push_back(
+      member_of("max_new_tokens", &EvalTask::max_new_tokens, read_count, integer_value, Presence::kWritten));
+  return members;
 }
 
-void read_task_member(const std::string& name, const Value& value, const std::string& key, EvalTask& task,
-                      Findings& findings) {
-  if (std::find(kTaskMembers.begin(), kTaskMembers.end(), name) == kTaskMembers.end()) {
-    report_unknown_member(value, key, name, kTaskMembers, findings);
-  } else if (value.is_null() && name != "name" && name != "kind" && name != "path") {
-    return;
-  } else if (name == "name") {
-    task.name = read_text(value, key, findings).value_or("");
-  } else if (name == "kind") {
-    if (const auto kind = read_choice(value, names_of(TaskKind{}), key, findings))
-      task.kind = static_cast<TaskKind>(*kind);
-  } else if (name == "regex") {
-    task.regex = read_text(value, key, findings).value_or("");
-  } else if (name == "max_samples") {
-    task.max_samples = read_count(value, key, findings);
-  } else if (name == "max_new_tokens") {
-    task.max_new_tokens = read_count(value, key, findings).value_or(task.max_new_tokens);
-  } else if (name == "every") {
-    read_every(value, key, task, findings);
-  } else {
-    read_dataset_member(name, value, key, task.data, findings);
-  }
+const EntryMembers<EvalTask>& task_members() {
+  static const EntryMembers<EvalTask> members = task_member_list();
+  return members;
 }
 
 EvalTask read_task(const Value& value, const std::string& key, Findings& findings) {
   EvalTask task;
   if (!value.is_map()) {
-    findings.mistake(value.place, key,
-                     unexpected(value, "a map such as {name: math, kind: exact_match, path: test.jsonl}"));
+    refuse_value(value, key, "a map such as {name: math, kind: exact_match, path: test.jsonl}", findings);
     return task;
   }
-  for (const auto& [name, member] : value.members) read_task_member(name, member, key + "." + name, task, findings);
+  read_members(task_members(), value, key, task, findings);
   for (const char* required : {"name", "kind", "path"}) {
     if (value.find(required) == nullptr) {
       findings.mistake(value.place, fmt::format("{}.{}", key, required),
@@ -298,104 +362,17 @@ EvalTask read_task(const Value& value, const std::string& key, Findings& finding
   return task;
 }
 
-Value write_task(const EvalTask& task) {
-  Value value = map_value({{"name", text_value(task.name)}, {"kind", text_value(to_string(task.kind))}});
-  for (auto& member : source_members(task.data)) value.members.push_back(std::move(member));
-  if (task.max_samples) value.members.push_back({"max_samples", integer_value(*task.max_samples)});
-  if (task.every) value.members.push_back({"every", write_cadence(*task.every)});
-  if (!task.regex.empty()) value.members.push_back({"regex", text_value(task.regex)});
-  if (task.kind != TaskKind::kChoices) value.members.push_back({"max_new_tokens", integer_value(task.max_new_tokens)});
-  return value;
-}
-
-void read_confidence_tokens(const Value& value, const std::string& key, ConfidenceTokens& tokens, Findings& findings) {
-  tokens.clear();
-  if (!value.is_map() && !(value.is_list() && value.items.empty())) {
-    findings.mistake(value.place, key, unexpected(value, "a map such as {<conf_0>: 0.0, <conf_100>: 1.0}"));
-    return;
-  }
-  for (const auto& [token, probability] : value.members) {
-    const auto number = probability.is_scalar() ? parse_number(probability.text) : std::nullopt;
-    if (number && *number >= 0 && *number <= 1) {
-      tokens.emplace_back(token, *number);
-    } else {
-      findings.mistake(probability.place, key + "." + token, unexpected(probability, "a probability from 0 to 1"));
-    }
-  }
-  if (value.members.size() == 1) {
-    findings.mistake(
-        value.place, key,
-        "has only one token, which says the same about every answer. Give two or more, such as {<conf_0>: 0.0, "
-        "<conf_100>: 1.0}.");
-  }
-}
-
-Value write_confidence_tokens(const ConfidenceTokens& tokens) {
-  Value map = map_value({});
-  for (const auto& [token, probability] : tokens) map.members.push_back({token, number_value(probability)});
-  return map;
-}
-
 }  // namespace
-
-void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
-                         Findings& findings) {
-  static const std::vector<std::string> known = {"path",      "split",  "subset", "type",
-                                                 "field_map", "weight", "name",   "max_samples"};
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
-    report_unknown_member(value, key, name, known, findings);
-  } else if (value.is_null() && name != "path") {
-    return;
-  } else if (name == "path") {
-    spec.path = read_text(value, key, findings).value_or("?");
-  } else if (name == "name") {
-    spec.name = read_text(value, key, findings).value_or("");
-  } else if (name == "split") {
-    spec.split = read_text(value, key, findings).value_or("");
-  } else if (name == "subset") {
-    spec.subset = read_text(value, key, findings).value_or("");
-  } else if (name == "type") {
-    spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
-  } else if (name == "field_map") {
-    read_field_map(value, key, spec, findings);
-  } else if (name == "max_samples") {
-    spec.max_samples = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
-    if (spec.max_samples.value_or(0) < 1) findings.mistake(value.place, key, unexpected(value, "a whole number > 0"));
-  } else {
-    const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
-    if (weight && *weight > 0) {
-      spec.weight = *weight;
-    } else {
-      findings.mistake(value.place, key, unexpected(value, "a number > 0"));
-    }
-  }
-}
-
-std::vector<Value::Member> source_members(const DatasetSpec& spec) {
-  std::vector<Value::Member> members = {{"path", text_value(spec.path)}};
-  if (!spec.split.empty()) members.push_back({"split", text_value(spec.split)});
-  if (!spec.subset.empty()) members.push_back({"subset", text_value(spec.subset)});
-  members.push_back({"type", text_value(to_string(spec.type))});
-  if (spec.field_map.empty()) return members;
-  Value map = map_value({});
-  for (const auto& [ours, theirs] : spec.field_map) {
-    map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
-  }
-  members.push_back({"field_map", std::move(map)});
-  return members;
-}
 
 Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<DatasetSpec>& target, Findings& findings) {
-    target.clear();
-    const auto items = items_of(value);
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      target.push_back(read_dataset(items[i], fmt::format("{}[{}]", name, i), findings));
-    }
+    target = read_each(items_of(value), name, read_dataset, findings);
   };
-  return list_field(name, "list of {path, split, subset, type, field_map, weight, name, max_samples}", std::move(help),
-                    std::move(member), read,
-                    [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
+  const auto write = [](const std::vector<DatasetSpec>& specs) {
+    return list_of(specs, [](const DatasetSpec& spec) { return write_members(dataset_members(), spec); });
+  };
+  return list_field(name, fmt::format("list of {{{}}}", join(names_of_members(dataset_members()))), std::move(help),
+                    std::move(member), read, write);
 }
 
 Field targets_field(std::string name, Member<LoraTargets> member, std::string help) {
@@ -410,17 +387,14 @@ Field targets_field(std::string name, Member<LoraTargets> member, std::string he
 
 Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<NewToken>& target, Findings& findings) {
-    target.clear();
     std::set<std::string> seen;
-    const auto items = value.is_map() ? std::vector<Value>{value} : items_of(value);
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      const std::string key = fmt::format("{}[{}]", name, i);
-      NewToken token = read_new_token(items[i], key, findings);
-      if (!token.token.empty() && !seen.insert(token.token).second) {
-        findings.mistake(items[i].place, key, "\"" + token.token + "\" is listed twice. Name each token once.");
-      }
-      target.push_back(std::move(token));
-    }
+    const auto read_once = [&](const Value& item, const std::string& key, Findings&) {
+      NewToken token = read_new_token(item, key, findings);
+      if (!token.token.empty() && !seen.insert(token.token).second)
+        findings.mistake(item.place, key, fmt::format("\"{}\" is listed twice. Name each token once.", token.token));
+      return token;
+    };
+    target = read_each(items_of(value), name, read_once, findings);
   };
   return list_field(name, "list of names or {token, init_text, normalized}", std::move(help), std::move(member), read,
                     [](const std::vector<NewToken>& tokens) { return list_of(tokens, write_new_token); });
@@ -439,7 +413,7 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
     std::vector<Value> items = items_of(value);
     if (value.is_scalar() && is_comma_list(value.text)) {
       items.clear();
-      for (const std::string& word : split_at_commas(value.text)) {
+      for (const std::string& word : names_in(value)) {
         items.push_back(text_value(word));
         items.back().place = value.place;
       }
@@ -464,9 +438,7 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
   };
   Field field =
       list_field(name, "list of tensorboard, or none", std::move(help), std::move(member), read,
-                 [](const std::vector<Reporter>& reporters) {
-                   return list_of(reporters, [](Reporter reporter) { return text_value(to_string(reporter)); });
-                 });
+                 [](const std::vector<Reporter>& reporters) { return list_of(reporters, write_choice<Reporter>); });
   field.takes_commas = true;
   return field;
 }
@@ -474,32 +446,34 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
 Field rank_pattern_field(std::string name, Member<std::vector<std::pair<std::string, std::int64_t>>> member,
                          std::string help) {
   const Range range = Range::between(1, kMaxLoraRank);
+  const std::string expected = "an integer " + range.text();
   const auto parse = [range](const std::string& text) {
     const auto number = parse_integer(text);
     return number && range.holds(static_cast<double>(*number)) ? number : std::nullopt;
   };
-  return pattern_field(std::move(name), std::move(member), "an integer " + range.text(), std::move(help), parse,
-                       integer_value);
+  return numbers_field(std::move(name), std::move(member), "map of module name or regex to " + expected,
+                       std::move(help), expected, "{q_proj: 8}", parse, integer_value);
 }
 
 Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
                           std::string help) {
-  return pattern_field(std::move(name), std::move(member), "a number > 0", std::move(help), parse_number, number_value);
+  return numbers_field(
+      std::move(name), std::move(member), "map of module name or regex to a number > 0", std::move(help),
+      "a number > 0", "{q_proj: 8}",
+      [](const std::string& text) { return within(Range::above(0), parse_number(text)); }, number_value);
 }
 
 Field kernels_field(std::string name, Member<KernelChoices> member, std::string help) {
   const auto read = [name](const Value& value, KernelChoices& choices, Findings& findings) {
     choices = {};
-    if (!value.is_map()) choices.all = read_kernel_setting(value, name, findings);
+    if (!value.is_map()) choices.all = read_choice<KernelSetting>(value, name, findings).value_or(KernelSetting::kAuto);
     const std::vector<std::string> known(kKernelNames.begin(), kKernelNames.end());
     for (const auto& [kernel, entry] : value.members) {
       const std::string key = fmt::format("{}.{}", name, kernel);
-      if (kernel == "all") {
-        choices.all = read_kernel_setting(entry, key, findings);
-      } else if (std::find(known.begin(), known.end(), kernel) != known.end()) {
-        choices.single.emplace_back(kernel, read_kernel_setting(entry, key, findings));
-      } else {
+      if (kernel != "all" && std::ranges::count(known, kernel) == 0) {
         findings.mistake(entry.place, key, fmt::format("unknown kernel. Known: all, {}.", join(known)));
+      } else if (const auto setting = read_choice<KernelSetting>(entry, key, findings)) {
+        kernel == "all" ? void(choices.all = *setting) : void(choices.single.emplace_back(kernel, *setting));
       }
     }
   };
@@ -509,24 +483,34 @@ Field kernels_field(std::string name, Member<KernelChoices> member, std::string 
 
 Field eval_tasks_field(std::string name, Member<std::vector<EvalTask>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<EvalTask>& target, Findings& findings) {
-    target.clear();
-    if (!value.is_list()) {
-      findings.mistake(value.place, name, unexpected(value, "a list of {name, kind, path}"));
-      return;
-    }
-    for (std::size_t i = 0; i < value.items.size(); ++i)
-      target.push_back(read_task(value.items[i], fmt::format("{}[{}]", name, i), findings));
+    if (!value.is_list()) refuse_value(value, name, "a list of {name, kind, path}", findings);
+    target = read_each(value.items, name, read_task, findings);
   };
-  return list_field(name, "list of {" + join(kTaskMembers) + "}", std::move(help), std::move(member), read,
-                    [](const std::vector<EvalTask>& tasks) { return list_of(tasks, write_task); });
+  const auto write = [](const std::vector<EvalTask>& tasks) {
+    return list_of(tasks, [](const EvalTask& task) {
+      Value value = write_members(task_members(), task);
+      if (task.kind == TaskKind::kChoices) value.members.pop_back();  // max_new_tokens
+      return value;
+    });
+  };
+  return list_field(name, fmt::format("list of {{{}}}", join(names_of_members(task_members()))), std::move(help),
+                    std::move(member), read, write);
 }
 
-Field confidence_tokens_field(std::string name, Member<ConfidenceTokens> member, std::string help) {
-  const auto read = [name](const Value& value, ConfidenceTokens& target, Findings& findings) {
-    read_confidence_tokens(value, name, target, findings);
+Field confidence_tokens_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
+                              std::string help) {
+  Field field = numbers_field(
+      name, std::move(member), "map of token to probability", std::move(help), "a probability from 0 to 1",
+      "{<conf_0>: 0.0, <conf_100>: 1.0}",
+      [](const std::string& text) { return within(Range::between(0, 1), parse_number(text)); }, number_value);
+  field.read = [name, inner = std::move(field.read)](const Value& value, Profile& profile, Findings& findings) {
+    inner(value, profile, findings);
+    if (value.members.size() != 1) return;
+    findings.mistake(value.place, name,
+                     "has only one token, which says the same about every answer. Give two or more, such as {<conf_0>: "
+                     "0.0, <conf_100>: 1.0}.");
   };
-  return list_field(name, "map of token to probability", std::move(help), std::move(member), read,
-                    write_confidence_tokens);
+  return field;
 }
 
 }  // namespace lora_train

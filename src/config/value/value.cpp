@@ -313,6 +313,25 @@ const Value* Value::find(const std::string& name) const {
 
 Value* Value::find(const std::string& name) { return const_cast<Value*>(std::as_const(*this).find(name)); }
 
+std::string Value::text_of(const std::string& name, const std::string& otherwise) const {
+  const Value* value = find(name);
+  return value && value->is_scalar() ? value->text : otherwise;
+}
+
+std::vector<Value> items_of(const Value& value) {
+  if (value.is_list()) return value.items;
+  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
+}
+
+std::vector<std::string> names_in(const Value& value) {
+  std::vector<std::string> names;
+  for (const Value& item : value.items) names.push_back(item.text);
+  std::istringstream words(value.text);
+  for (std::string word; std::getline(words, word, ',');) names.push_back(trimmed(word));
+  std::erase(names, "");
+  return names;
+}
+
 Value null_value() { return {}; }
 Value bool_value(bool value) { return scalar_value(Value::Kind::kBool, value ? "true" : "false"); }
 Value integer_value(long long value) { return scalar_value(Value::Kind::kNumber, std::to_string(value)); }

@@ -153,7 +153,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"datasets: [a, {path: b, typ: text}]",
        "datasets[1].typ: unknown key. Did you mean \"type\"? Known here: path, split, subset, type, field_map, weight, "
        "name, max_samples."},
-      {"datasets: [{path: a, max_samples: 0}]", "datasets[0].max_samples: got \"0\", expected a whole number > 0."},
+      {"datasets: [{path: a, max_samples: 0}]", "datasets[0].max_samples: got \"0\", expected an integer >= 1."},
       {"datasets: [{path: a, type: tex}]",
        "datasets[0].type: got \"tex\", expected auto | messages | prompt_completion | text | pretokenized | sharegpt | "
        "alpaca. Did you mean \"text\"?"},

@@ -30,6 +30,8 @@ struct Value {
   /// The member of that name, or nullptr.
   const Value* find(const std::string& name) const;
   Value* find(const std::string& name);
+  /// The text of the member of that name; `otherwise` if there is none, or if it is null, a list or a map.
+  std::string text_of(const std::string& name, const std::string& otherwise = "") const;
 };
 
 struct Value::Member {
@@ -45,6 +47,11 @@ Value number_value(double value);
 Value text_value(std::string text);
 Value list_value(std::vector<Value> items);
 Value map_value(std::vector<Value::Member> members);
+
+/// The items of a list; none of null, and one of another value.
+std::vector<Value> items_of(const Value& value);
+/// The names in a list, or in a text with commas, without empty ones.
+std::vector<std::string> names_in(const Value& value);
 
 /// `value` as YAML in one line (flow style), with quotes where they are needed.
 std::string to_flow_yaml(const Value& value);
