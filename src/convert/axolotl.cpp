@@ -160,7 +160,8 @@ bool convert_axolotl_data(Converter& converter) {
     convert_axolotl_template(converter, "chat_template_jinja", "jinja", converter.text("chat_template_jinja"));
   }
   const std::string strategy = lower_case(converter.text("excess_length_strategy"));
-  const bool has_texts = std::ranges::any_of(train, [](const DataEntry& entry) { return entry.type == "text"; });
+  const bool has_texts =
+      std::ranges::any_of(train, [](const DataEntry& entry) { return entry.type == DatasetType::kText; });
   if (strategy.empty() && !has_texts) converter.set_default("overlength", "drop");
   if (strategy == "drop" || (strategy.empty() && !has_texts)) {
     converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of examples");

@@ -134,7 +134,7 @@ class EntryConverter {
     if (type && type->is_map()) {
       convert_own_prompt(entry, *type);
     } else if (name.empty()) {
-      entry.type = "pretokenized";
+      entry.type = DatasetType::kPretokenized;
     } else if (base == "chat_template" || base == "chat_template_multimodal") {
       convert_chat(entry);
     } else if (base == "sharegpt") {
@@ -142,7 +142,7 @@ class EntryConverter {
     } else if (base.starts_with("alpaca") || base == "gpteacher") {
       take_instructions(entry, name);
     } else if (base == "completion" || base == "pretrain") {
-      entry.type = "text";
+      entry.type = DatasetType::kText;
       entry.map("text", text("field"));
       converter_.note(prefix_ + "type",
                       "examples longer than sequence_len are not split; overlength decides about them");
@@ -167,7 +167,7 @@ class EntryConverter {
       return leave_out("type",
                        "has a format of its own, which is not converted. Write the examples as `prompt` and "
                        "`completion`; or use type: chat_template.");
-    entry.type = "prompt_completion";
+    entry.type = DatasetType::kPromptCompletion;
     converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
     entry.map("prompt", type.text_of("field_instruction", "instruction"));
     entry.map("completion", type.text_of("field_output", "output"));
@@ -175,7 +175,7 @@ class EntryConverter {
 
   /// Axolotl's words around them are not ours.
   void take_instructions(DataEntry& entry, const std::string& name) {
-    entry.type = "alpaca";
+    entry.type = DatasetType::kAlpaca;
     if (name.starts_with("gpteacher")) entry.map("output", "response");
     for (const char* column : {"system", "history"}) {
       const bool is_read = std::string_view(column) == "system" && name.starts_with("alpaca_w_system");
@@ -194,7 +194,7 @@ class EntryConverter {
   }
 
   void convert_sharegpt(DataEntry& entry) {
-    entry.type = "sharegpt";
+    entry.type = DatasetType::kSharegpt;
     entry.map("conversations", text("field_messages"));
     take_training(entry);
     converter_.note(
@@ -219,7 +219,7 @@ class EntryConverter {
     }
     const std::string messages = text("field_messages", "messages");
     if (properties["role"] == "from" || find("roles")) {  // ShareGPT's layout knows human, gpt and the like
-      entry.type = "sharegpt";
+      entry.type = DatasetType::kSharegpt;
       entry.map("conversations", messages);
       const bool has_our_names = properties["role"] == "role" && properties["content"] == "content";
       if (!has_our_names) {
@@ -228,7 +228,7 @@ class EntryConverter {
       }
       take_roles(entry);
     } else {
-      entry.type = "messages";
+      entry.type = DatasetType::kMessages;
       entry.map("messages", messages);
       entry.map("role", properties["role"]);
       entry.map("content", properties["content"]);
@@ -242,8 +242,8 @@ class EntryConverter {
   /// A column next to the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
   void map_system(DataEntry& entry) {
     const std::string system = text("field_system", "system");
-    if (entry.type == "messages" && has_column(system)) {
-      entry.field_map.emplace_back("system", system);
+    if (entry.type == DatasetType::kMessages && has_column(system)) {
+      entry.field_map["system"] = system;
     } else {
       entry.map("system", system);
     }

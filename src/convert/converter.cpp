@@ -353,9 +353,7 @@ Conversion Converter::finish() {
 }
 
 void DataEntry::map(const std::string& ours, const std::string& theirs) {
-  if (theirs.empty() || theirs == ours) return;
-  std::erase_if(field_map, [&](const auto& pair) { return pair.first == ours; });
-  field_map.emplace_back(ours, theirs);
+  if (!theirs.empty() && theirs != ours) field_map[ours] = theirs;
 }
 
 bool DataEntry::map_role(const std::string& ours, const std::string& theirs) {
@@ -371,26 +369,9 @@ bool DataEntry::map_role(const std::string& ours, const std::string& theirs) {
   return false;
 }
 
-Value DataEntry::value() const {
-  Value value = map_value({{"path", text_value(path)}});
-  if (!split.empty()) value.members.push_back({"split", text_value(split)});
-  if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
-  if (!type.empty()) value.members.push_back({"type", text_value(type)});
-  if (weight && *weight != 1) value.members.push_back({"weight", number_value(*weight)});
-  if (max_samples) value.members.push_back({"max_samples", number_value(*max_samples)});
-  if (!field_map.empty()) {
-    Value map = map_value({});
-    for (const auto& [ours, theirs] : field_map) {
-      map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
-    }
-    value.members.push_back({"field_map", std::move(map)});
-  }
-  return value;
-}
-
 Value to_value(const std::vector<DataEntry>& entries) {
   Value list = list_value({});
-  for (const auto& entry : entries) list.items.push_back(entry.value());
+  for (const auto& entry : entries) list.items.push_back(write_dataset(entry));
   return list;
 }
 

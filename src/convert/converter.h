@@ -7,10 +7,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 #include "tool_keys.h"
@@ -111,22 +110,19 @@ void convert_llamafactory(Converter& converter);
 
 void convert_trl(Converter& converter);
 
-/// One entry of `datasets`, as a profile has it.
-struct DataEntry {
-  std::string path;
-  std::string type;                                            ///< empty = auto
-  std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs ("": null); equal ones are left out
-  std::string split = {}, subset = {};                         ///< of a Hub dataset
-  bool has_tools = false;                                      ///< its examples have tools or tool calls
-  std::optional<double> max_samples = {};                      ///< its first examples
-  std::optional<double> weight = {};                           ///< how often an example occurs in an epoch
+/// One entry of `datasets`, and what only a conversion asks of it.
+struct DataEntry : DatasetSpec {
+  bool has_tools = false;  ///< its examples have tools or tool calls
 
+  DataEntry() = default;
+  explicit DataEntry(const std::string& file, const std::string& its_split = {}, const std::string& its_subset = {}) {
+    path = file, split = its_split, subset = its_subset;
+  }
   void map(const std::string& ours, const std::string& theirs);
   /// A speaker's name, unless it is understood anyway; returns whether it is.
   bool map_role(const std::string& ours, const std::string& theirs);
   /// The examples' field of that name is not read.
-  void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
-  Value value() const;
+  void leave_unread(const std::string& ours) { field_map[ours] = ""; }
 };
 
 Value to_value(const std::vector<DataEntry>& entries);

@@ -59,7 +59,9 @@ void convert_factory_loss(Converter& converter) {
 }
 
 void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& train) {
-  const auto is_chat = [](const DataEntry& entry) { return entry.type == "messages" || entry.type == "sharegpt"; };
+  const auto is_chat = [](const DataEntry& entry) {
+    return entry.type == DatasetType::kMessages || entry.type == DatasetType::kSharegpt;
+  };
   if (!std::ranges::any_of(train, is_chat)) return;
   converter.note(
       "dataset",
@@ -83,7 +85,7 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
   if (converter.find("max_samples") && !converter.is_refused("max_samples")) {
     if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
       converter.drop("max_samples", "belongs to the dataset, which is refused");
-    } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
+    } else if (parse_integer(converter.text("max_samples")).value_or(0) < 1) {
       converter.refuse("max_samples", "expected a number of examples.");
     } else {
       const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "converter.h"
 #include "lora_train/base/error.h"
@@ -102,10 +103,10 @@ std::string layout_of(const Value& entry) {
 void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   const std::string formatting = layout_of(info);
   if (is_pretraining) {
-    entry.type = "text";
+    entry.type = DatasetType::kText;
     entry.map("text", column(info, "prompt", "instruction"));
   } else if (formatting == "alpaca") {
-    entry.type = "alpaca";
+    entry.type = DatasetType::kAlpaca;
     entry.map("instruction", column(info, "prompt", "instruction"));
     entry.map("input", column(info, "query", "input"));
     entry.map("output", column(info, "response", "output"));
@@ -115,10 +116,10 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
     const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
     const bool has_our_roles =
         tag(info, "user_tag", "human") == "user" && tag(info, "assistant_tag", "gpt") == "assistant";
-    entry.type = formatting == "openai" || has_our_roles ? "messages" : "sharegpt";
-    entry.map(entry.type == "messages" ? "messages" : "conversations", messages);
-    entry.map(entry.type == "messages" ? "role" : "from", role);
-    entry.map(entry.type == "messages" ? "content" : "value", content);
+    entry.type = formatting == "openai" || has_our_roles ? DatasetType::kMessages : DatasetType::kSharegpt;
+    entry.map(entry.type == DatasetType::kMessages ? "messages" : "conversations", messages);
+    entry.map(entry.type == DatasetType::kMessages ? "role" : "from", role);
+    entry.map(entry.type == DatasetType::kMessages ? "content" : "value", content);
     for (const auto& [name, ours] : {std::pair{"user_tag", "user"},
                                      {"assistant_tag", "assistant"},
                                      {"observation_tag", "tool"},
@@ -148,8 +149,8 @@ std::string tag_problem(const DataEntry& entry, const Value& info) {
 /// Columns that an example has and that are read here by their names, but not by LLaMA-Factory, for which
 /// dataset_info.json names none.
 std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& info) {
-  if (entry.type == "text") return {};
-  const bool is_alpaca = entry.type == "alpaca";
+  if (entry.type == DatasetType::kText) return {};
+  const bool is_alpaca = entry.type == DatasetType::kAlpaca;
   std::map<std::string, std::string> named = {
       {"system", column(info, "system", "")}};  // what is read here, and its name there
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
@@ -194,10 +195,10 @@ void refuse_num_samples(Converter& converter, const std::string& name, const std
 }
 
 /// The first examples that max_samples leaves of a file that has more, or that is not here.
-std::optional<double> sample_limit(const Converter& converter, const DataEntry& entry) {
-  const auto limit = converter.number("max_samples");
+std::optional<std::int64_t> sample_limit(const Converter& converter, const DataEntry& entry) {
+  const auto limit = parse_integer(converter.text("max_samples"));
   const auto examples = entry.split.empty() && entry.subset.empty() ? data::count_examples(entry.path) : std::nullopt;
-  return limit && examples && static_cast<double>(*examples) <= *limit ? std::nullopt : limit;
+  return limit && examples && std::cmp_less_equal(*examples, *limit) ? std::nullopt : limit;
 }
 
 /// One dataset of dataset_info.json, and its problems.
@@ -240,8 +241,7 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
 }
 
 bool has_history(const DataEntry& entry) {
-  return entry.type != "alpaca" ||
-         std::ranges::any_of(entry.field_map, [](const auto& names) { return names.first == "history"; });
+  return entry.type != DatasetType::kAlpaca || entry.field_map.contains("history");
 }
 
 void convert_thinking(Converter& converter, const std::vector<DataEntry>& train) {
@@ -277,7 +277,7 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
   std::vector<DataEntry> entries;
   if (converter.text("dataset_dir") == "ONLINE") {
     for (const auto& name : names_in(*names)) {
-      entries.push_back({name, "", {}});
+      entries.emplace_back(name);
       entries.back().max_samples = sample_limit(converter, entries.back());
     }
     return entries;
@@ -335,7 +335,7 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
                               "gives each dataset a share that depends on its number of examples, but " + entry.path +
                                   " cannot be counted here. Use `weight` in `datasets`.");
     }
-    examples.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
+    examples.push_back(static_cast<double>(std::min<std::int64_t>(*count, entry.max_samples.value_or(*count))));
   }
   std::vector<double> lengths;  // of an epoch that ends when this dataset is used up
   for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(examples[i] / probabilities[i]);

@@ -56,13 +56,12 @@ void add_trl_named_dataset(Converter& converter, TrlData& data) {
   const bool is_hub = is_hub_dataset(name), is_folder = fs::is_directory(name, code);
   std::string split_advice, subset_advice;
   if (is_hub) {
-    data.train.push_back({name, "", {}, train == "train" ? "" : train, subset});
-    if (evaluates) data.test.push_back({name, "", {}, test, subset});
+    data.train.emplace_back(name, train == "train" ? "" : train, subset);
+    if (evaluates) data.test.emplace_back(name, test, subset);
     split_advice = split_problem(train);
   } else {
-    data.train.push_back({path_of_split(name, train), "", {}});
-    if (const auto path = is_folder && evaluates ? split_path(name, test) : std::nullopt)
-      data.test.push_back({*path, "", {}});
+    data.train.emplace_back(path_of_split(name, train));
+    if (const auto path = is_folder && evaluates ? split_path(name, test) : std::nullopt) data.test.emplace_back(*path);
     subset_advice = "Only a Hub dataset has configurations. Name its files as `datasets`.";
     if (!is_folder && train != "train")
       split_advice = "Download the dataset and name the file of the split as `datasets`.";
@@ -91,7 +90,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     const std::string path = items[i].text_of("path"), split = items[i].text_of("split");
     const bool is_hub = is_hub_dataset(path) && items[i].find("data_files") == nullptr;
     if (is_hub) {
-      data.train.push_back({path, "", {}, split == "train" ? "" : split, items[i].text_of("name")});
+      data.train.emplace_back(path, split == "train" ? "" : split, items[i].text_of("name"));
       if (const std::string problem = split_problem(split); !problem.empty())
         converter.refuse(fmt::format("datasets[{}].split", i), problem);
     }
@@ -109,7 +108,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
         converter.refuse(place + name,
                          "Name the files themselves as data_files; `weight` gives a dataset another share.");
     }
-    for (const auto& file : paths) data.train.push_back({file, "", {}});
+    for (const auto& file : paths) data.train.emplace_back(file);
   }
   converter.set("datasets", "datasets", to_value(data.train));
   for (const char* key : {"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}) {

@@ -364,15 +364,15 @@ EvalTask read_task(const Value& value, const std::string& key, Findings& finding
 
 }  // namespace
 
+Value write_dataset(const DatasetSpec& spec) { return write_members(dataset_members(), spec); }
+
 Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<DatasetSpec>& target, Findings& findings) {
     target = read_each(items_of(value), name, read_dataset, findings);
   };
-  const auto write = [](const std::vector<DatasetSpec>& specs) {
-    return list_of(specs, [](const DatasetSpec& spec) { return write_members(dataset_members(), spec); });
-  };
   return list_field(name, fmt::format("list of {{{}}}", join(names_of_members(dataset_members()))), std::move(help),
-                    std::move(member), read, write);
+                    std::move(member), read,
+                    [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
 }
 
 Field targets_field(std::string name, Member<LoraTargets> member, std::string help) {

@@ -101,6 +101,9 @@ std::vector<std::string> field_names();
 const std::vector<const Alias*>& aliases();
 const Alias* find_alias(const std::string& name);
 
+/// An entry of `datasets`, as a profile has it.
+Value write_dataset(const DatasetSpec& spec);
+
 /// True for text that is `word` in any case.
 bool is_word(const Value& value, const std::string& word);
 /// The text as a value ("null" is null) at the place of `origin`.
