@@ -82,27 +82,24 @@ void check_schedule(const Check& check) {
   if (schedule.lr_scaling != LrScaling::kNone && !schedule.lr_base_batch && !check.is_wrong("lr_base_batch")) {
     check.mistake("lr_scaling", "needs lr_base_batch, the rows per step for which learning_rate was chosen.");
   }
-  if (schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch && !check.is_wrong("lr_scaling")) {
-    check.warn("lr_base_batch", "has no effect without lr_scaling: sqrt or linear.");
-  }
+  const auto warn_if = [&](bool is_idle, const char* key, const std::string& why) {
+    if (is_idle) check.warn(key, "has no effect " + why);
+  };
+  warn_if(schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch && !check.is_wrong("lr_scaling"),
+          "lr_base_batch", "without lr_scaling: sqrt or linear.");
   const bool has_warmup = (check.is_given("warmup_ratio") && schedule.warmup_ratio > 0) ||
                           (check.is_given("warmup_steps") && schedule.warmup_steps.value_or(0) > 0);
-  if (schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
-    check.warn(check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
-               "has no effect with lr_scheduler_type: constant. Use constant_with_warmup.");
-  }
-  const ObjectiveSection& objective = check.profile.objective;
-  if (objective.loss_type != LossType::kKl) {
-    if (objective.kd_alpha != ObjectiveSection{}.kd_alpha)
-      check.warn("kd_alpha", "has no effect without loss_type: kl.");
-    if (objective.kd_temperature != ObjectiveSection{}.kd_temperature)
-      check.warn("kd_temperature", "has no effect without loss_type: kl.");
-  }
-  if (schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
-      schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio) {
-    check.warn("min_lr_ratio", fmt::format("has no effect with lr_scheduler_type: {}. Use cosine_with_min_lr.",
-                                           to_string(schedule.lr_scheduler_type)));
-  }
+  warn_if(schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup,
+          check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
+          "with lr_scheduler_type: constant. Use constant_with_warmup.");
+  const auto& [loss_type, temperature, alpha] = check.profile.objective;
+  const bool has_teacher = loss_type == LossType::kKl;
+  warn_if(!has_teacher && alpha != ObjectiveSection{}.kd_alpha, "kd_alpha", "without loss_type: kl.");
+  warn_if(!has_teacher && temperature != ObjectiveSection{}.kd_temperature, "kd_temperature", "without loss_type: kl.");
+  warn_if(schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
+              schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio,
+          "min_lr_ratio",
+          fmt::format("with lr_scheduler_type: {}. Use cosine_with_min_lr.", to_string(schedule.lr_scheduler_type)));
   if (schedule.warmup_steps && schedule.max_steps && *schedule.warmup_steps > *schedule.max_steps) {
     check.warn("warmup_steps", "is larger than max_steps: the learning rate never reaches its peak.");
   }

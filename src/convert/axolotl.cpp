@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "axolotl_data.h"
+#include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/value/value.h"

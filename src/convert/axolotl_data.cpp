@@ -1,7 +1,5 @@
 // Axolotl's `datasets`.
 
-#include "axolotl_data.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <map>

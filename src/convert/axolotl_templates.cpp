@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "axolotl_data.h"
+#include "converter.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train {

@@ -140,6 +140,22 @@ std::optional<std::string> split_path(const std::filesystem::path& folder, const
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);
 
+/// The entries of `datasets` or `test_datasets`; parts of an entry without a counterpart are refused at their place.
+std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key);
+
+/// "datasets[0]": the first dataset of chats that leaves its template to the tokenizer, if the file has none for all;
+/// empty if there is none.
+std::string chat_without_template(const Converter& converter);
+
+/// Converts eot_tokens and special_tokens, and notes if Axolotl does not train the end of an answer. Call it once the
+/// template is decided.
+void convert_axolotl_end_tokens(Converter& converter);
+
+/// A template's `name` under `key`; `jinja` is the chat_template_jinja next to it, and `prefix` the place of both:
+/// "datasets[0].".
+void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
+                              const std::string& jinja, const std::string& prefix = {});
+
 /// The entries for the names in `key` (dataset or eval_dataset), which are refused if dataset_info.json is not found,
 /// lacks one, or has something without a counterpart. dataset_dir is looked for in the working directory, then in the
 /// folders above the configuration.

@@ -335,7 +335,8 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
                               "gives each dataset a share that depends on its number of examples, but " + entry.path +
                                   " cannot be counted here. Use `weight` in `datasets`.");
     }
-    examples.push_back(static_cast<double>(std::min<std::int64_t>(*count, entry.max_samples.value_or(*count))));
+    const auto all = static_cast<std::int64_t>(*count);
+    examples.push_back(static_cast<double>(std::min(all, entry.max_samples.value_or(all))));
   }
   std::vector<double> lengths;  // of an epoch that ends when this dataset is used up
   for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(examples[i] / probabilities[i]);
