@@ -4,7 +4,8 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
+
+#include "lora_train/base/library.h"
 
 namespace lora_train::device {
 
@@ -43,17 +44,19 @@ enum CudaAttribute : int {
 
 /// Functions of libcuda.so.1. None of them creates a context.
 struct CudaDriver {
-  CudaResult (*init)(unsigned flags);
-  CudaResult (*driver_version)(int* version);
-  CudaResult (*error_name)(CudaResult error, const char** name);
-  CudaResult (*device_count)(int* count);
-  CudaResult (*device)(CudaDevice* device, int ordinal);
-  CudaResult (*name)(char* name, int size, CudaDevice device);
-  CudaResult (*uuid)(CudaUuid* uuid, CudaDevice device);
-  CudaResult (*pci_id)(char* id, int size, CudaDevice device);
-  CudaResult (*total_memory)(std::size_t* bytes, CudaDevice device);
-  CudaResult (*attribute)(int* value, int attribute, CudaDevice device);
-  CudaResult (*can_access_peer)(int* can, CudaDevice from, CudaDevice to);
+  SharedLibrary library;
+  CudaResult (*init)(unsigned flags) = library.find("cuInit");
+  CudaResult (*driver_version)(int* version) = library.find("cuDriverGetVersion");
+  CudaResult (*error_name)(CudaResult error, const char** name) = library.find("cuGetErrorName");
+  CudaResult (*device_count)(int* count) = library.find("cuDeviceGetCount");
+  CudaResult (*device)(CudaDevice* device, int ordinal) = library.find("cuDeviceGet");
+  CudaResult (*name)(char* name, int size, CudaDevice device) = library.find("cuDeviceGetName");
+  CudaResult (*uuid)(CudaUuid* uuid, CudaDevice device) =
+      library.find("cuDeviceGetUuid_v2");  ///< on a GPU split by MIG: the instance's UUID
+  CudaResult (*pci_id)(char* id, int size, CudaDevice device) = library.find("cuDeviceGetPCIBusId");
+  CudaResult (*total_memory)(std::size_t* bytes, CudaDevice device) = library.find("cuDeviceTotalMem_v2");
+  CudaResult (*attribute)(int* value, int attribute, CudaDevice device) = library.find("cuDeviceGetAttribute");
+  CudaResult (*can_access_peer)(int* can, CudaDevice from, CudaDevice to) = library.find("cuDeviceCanAccessPeer");
 };
 
 using NvmlResult = int;  ///< nvmlReturn_t
@@ -79,15 +82,21 @@ static_assert(sizeof(NvmlMemory) == 24 && sizeof(NvmlProcess) == 24);
 inline constexpr int kNvmlPeerNvlink = 2, kNvmlPeerOk = 0;
 
 /// Functions of libnvidia-ml.so.1.
-struct NvmlDriver {
-  NvmlResult (*init)();
-  NvmlResult (*shutdown)();
-  const char* (*error_string)(NvmlResult error);
-  NvmlResult (*driver_version)(char* version, unsigned size);
-  NvmlResult (*device_by_uuid)(const char* uuid, NvmlDevice* device);
-  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory);
-  NvmlResult (*compute_processes)(NvmlDevice device, unsigned* count, NvmlProcess* processes);
-  NvmlResult (*peer_status)(NvmlDevice one, NvmlDevice other, int capability, int* status);
+struct Nvml {
+  SharedLibrary library;
+  NvmlResult (*init)() = library.find("nvmlInit_v2");
+  NvmlResult (*shutdown)() = library.find("nvmlShutdown");
+  const char* (*error_string)(NvmlResult error) = library.find("nvmlErrorString");
+  NvmlResult (*device_by_uuid)(const char* uuid, NvmlDevice* device) = library.find("nvmlDeviceGetHandleByUUID");
+};
+
+struct NvmlDriver : Nvml {
+  NvmlResult (*driver_version)(char* version, unsigned size) = library.find("nvmlSystemGetDriverVersion");
+  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory) = library.find("nvmlDeviceGetMemoryInfo");
+  NvmlResult (*compute_processes)(NvmlDevice device, unsigned* count,
+                                  NvmlProcess* processes) = library.find("nvmlDeviceGetComputeRunningProcesses_v3");
+  NvmlResult (*peer_status)(NvmlDevice one, NvmlDevice other, int capability,
+                            int* status) = library.find("nvmlDeviceGetP2PStatus");
 };
 
 struct NvmlUtilization {  ///< nvmlUtilization_t: percent of the last sample period of the driver
@@ -101,27 +110,21 @@ inline constexpr int kNvmlTemperatureGpu = 0, kNvmlClockSm = 1;
 inline constexpr unsigned long long kNvmlPowerCap = 0x4, kNvmlHardwareSlowdown = 0x8, kNvmlThermal = 0x20,
                                     kNvmlHardwareThermal = 0x40, kNvmlPowerBrake = 0x80;
 
-/// Functions of libnvidia-ml.so.1 that read a GPU's sensors. Those after device_by_uuid are null if the driver lacks
-/// them.
-struct NvmlSensors {
-  NvmlResult (*init)();
-  NvmlResult (*shutdown)();
-  const char* (*error_string)(NvmlResult error);
-  NvmlResult (*device_by_uuid)(const char* uuid, NvmlDevice* device);
-  NvmlResult (*gpu_of_slice)(NvmlDevice slice, NvmlDevice* gpu);
-  NvmlResult (*utilization)(NvmlDevice device, NvmlUtilization* percent);
-  NvmlResult (*power)(NvmlDevice device, unsigned* milliwatts);
-  NvmlResult (*energy)(NvmlDevice device, unsigned long long* millijoules);  ///< since the driver was loaded
-  NvmlResult (*temperature)(NvmlDevice device, int sensor, unsigned* celsius);
-  NvmlResult (*clock)(NvmlDevice device, int type, unsigned* mhz);
-  NvmlResult (*throttle_reasons)(NvmlDevice device, unsigned long long* bits);
-  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory);
+/// Those that read a GPU's sensors. They are null if the driver lacks them.
+struct NvmlSensors : Nvml {
+  NvmlResult (*gpu_of_slice)(NvmlDevice slice,
+                             NvmlDevice* gpu) = library.find_if_there("nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
+  NvmlResult (*utilization)(NvmlDevice device,
+                            NvmlUtilization* percent) = library.find_if_there("nvmlDeviceGetUtilizationRates");
+  NvmlResult (*power)(NvmlDevice device, unsigned* milliwatts) = library.find_if_there("nvmlDeviceGetPowerUsage");
+  NvmlResult (*energy)(NvmlDevice device, unsigned long long* millijoules) =
+      library.find_if_there("nvmlDeviceGetTotalEnergyConsumption");  ///< since the driver was loaded
+  NvmlResult (*temperature)(NvmlDevice device, int sensor,
+                            unsigned* celsius) = library.find_if_there("nvmlDeviceGetTemperature");
+  NvmlResult (*clock)(NvmlDevice device, int type, unsigned* mhz) = library.find_if_there("nvmlDeviceGetClockInfo");
+  NvmlResult (*throttle_reasons)(NvmlDevice device, unsigned long long* bits) =
+      library.find_if_there("nvmlDeviceGetCurrentClocksEventReasons");
+  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory) = library.find_if_there("nvmlDeviceGetMemoryInfo");
 };
-
-/// Returns false if the library cannot be opened or lacks a required function; `problem` then says why. The library
-/// stays open.
-bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::string& problem);
-bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::string& problem);
-bool open_nvml_sensors(const std::string& library, NvmlSensors& sensors, std::string& problem);
 
 }  // namespace lora_train::device

@@ -82,13 +82,13 @@ void find_devices(const CudaDriver& cuda, GpuSystem& system) {
 }
 
 void ask_cuda(const std::string& library, GpuSystem& system) {
-  CudaDriver cuda{};
-  const bool is_open = open_cuda_driver(library, cuda, system.library_problem);
+  const CudaDriver cuda{SharedLibrary(library)};
+  system.library_problem = cuda.library.problem();
   // An old driver may lack functions; its version tells the user more than their names.
   if (cuda.driver_version != nullptr && cuda.driver_version(&system.cuda_version) != kCudaSuccess) {
     system.cuda_version = 0;
   }
-  if (!is_open) return;
+  if (!system.library_problem.empty()) return;
   system.init_code = cuda.init(0);
   if (system.init_code == kCudaSuccess) {
     find_devices(cuda, system);
@@ -137,8 +137,9 @@ void query_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices,
 /// Adds what libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 found: driver_version, free memory, processes and
 /// peer access, or else management_problem.
 void ask_management_library(const std::string& library, GpuSystem& system) {
-  NvmlDriver nvml{};
-  if (!open_nvml_driver(library, nvml, system.management_problem)) return;
+  const NvmlDriver nvml{{SharedLibrary(library)}};
+  system.management_problem = nvml.library.problem();
+  if (!system.management_problem.empty()) return;
   if (const NvmlResult result = nvml.init(); result != kNvmlSuccess) {
     system.management_problem = fmt::format("{}: {}", library, nvml.error_string(result));
     return;

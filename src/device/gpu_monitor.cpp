@@ -33,8 +33,11 @@ constexpr const char* kSensorNames[] = {"utilization", "power",      "energy cou
 class GpuSensors {
  public:
   /// `uuid` as in Gpu::uuid, to find the GPU that CUDA_VISIBLE_DEVICES chose.
-  GpuSensors(const std::string& library, const std::string& uuid) {
-    if (!open_nvml_sensors(library, nvml_, problem_)) return;
+  GpuSensors(const std::string& library, const std::string& uuid)
+      : nvml_{{SharedLibrary(library)}}, problem_(nvml_.library.problem()) {
+    if (!problem_.empty()) return;
+    if (nvml_.throttle_reasons == nullptr)  // its name before driver 535
+      nvml_.throttle_reasons = nvml_.library.find_if_there("nvmlDeviceGetCurrentClocksThrottleReasons");
     NvmlResult result = nvml_.init();
     is_initialized_ = result == kNvmlSuccess;
     if (is_initialized_) result = nvml_.device_by_uuid(uuid.c_str(), &device_);
@@ -96,7 +99,7 @@ class GpuSensors {
     unknown_ += fmt::format("{}{} ({})", unknown_.empty() ? "" : ", ", kSensorNames[sensor], reason);
   }
 
-  NvmlSensors nvml_{};
+  NvmlSensors nvml_;
   NvmlDevice device_ = nullptr;  ///< the GPU, or a slice of it
   NvmlDevice gpu_ = nullptr;     ///< the whole GPU
   bool is_initialized_ = false;

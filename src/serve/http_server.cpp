@@ -1,7 +1,6 @@
 #include "lora_train/serve/http_server.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -54,40 +53,28 @@ using ContentReader = ssize_t (*)(void* context, std::uint64_t position, char* t
 using FreeCallback = void (*)(void* context);
 
 struct Api {
+  SharedLibrary library;
   Daemon* (*start)(unsigned flags, std::uint16_t port, void* accept, void* accept_context, AccessHandler, void* context,
-                   ...);
-  void (*stop)(Daemon*);
-  int (*quiesce)(Daemon*);
-  Response* (*response_of_bytes)(std::size_t size, void* bytes, int mode);
-  Response* (*response_of_reader)(std::uint64_t size, std::size_t block, ContentReader, void* context, FreeCallback);
-  int (*add_header)(Response*, const char* name, const char* value);
-  int (*queue)(Connection*, unsigned status, Response*);
-  void (*destroy_response)(Response*);
-  void (*suspend)(Connection*);
-  void (*resume)(Connection*);
-  const char* (*lookup)(Connection*, int kind, const char* name);
-  const ConnectionInfo* (*info)(Connection*, int kind, ...);
+                   ...) = library.find("MHD_start_daemon");
+  void (*stop)(Daemon*) = library.find("MHD_stop_daemon");
+  int (*quiesce)(Daemon*) = library.find("MHD_quiesce_daemon");
+  Response* (*response_of_bytes)(std::size_t size, void* bytes,
+                                 int mode) = library.find("MHD_create_response_from_buffer");
+  Response* (*response_of_reader)(std::uint64_t size, std::size_t block, ContentReader, void* context,
+                                  FreeCallback) = library.find("MHD_create_response_from_callback");
+  int (*add_header)(Response*, const char* name, const char* value) = library.find("MHD_add_response_header");
+  int (*queue)(Connection*, unsigned status, Response*) = library.find("MHD_queue_response");
+  void (*destroy_response)(Response*) = library.find("MHD_destroy_response");
+  void (*suspend)(Connection*) = library.find("MHD_suspend_connection");
+  void (*resume)(Connection*) = library.find("MHD_resume_connection");
+  const char* (*lookup)(Connection*, int kind, const char* name) = library.find("MHD_lookup_connection_value");
+  const ConnectionInfo* (*info)(Connection*, int kind, ...) = library.find("MHD_get_connection_info");
 };
-
-bool find_all(void* library, Api& api) {
-  return find_function(library, "MHD_start_daemon", api.start) && find_function(library, "MHD_stop_daemon", api.stop) &&
-         find_function(library, "MHD_quiesce_daemon", api.quiesce) &&
-         find_function(library, "MHD_create_response_from_buffer", api.response_of_bytes) &&
-         find_function(library, "MHD_create_response_from_callback", api.response_of_reader) &&
-         find_function(library, "MHD_add_response_header", api.add_header) &&
-         find_function(library, "MHD_queue_response", api.queue) &&
-         find_function(library, "MHD_destroy_response", api.destroy_response) &&
-         find_function(library, "MHD_suspend_connection", api.suspend) &&
-         find_function(library, "MHD_resume_connection", api.resume) &&
-         find_function(library, "MHD_lookup_connection_value", api.lookup) &&
-         find_function(library, "MHD_get_connection_info", api.info);
-}
 
 /// Null if it cannot be loaded. It stays loaded.
 const Api* load() {
-  static Api api{};
-  void* const library = ::dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
-  return library != nullptr && find_all(library, api) ? &api : nullptr;
+  static const Api api{SharedLibrary("libmicrohttpd.so.12")};
+  return api.library.problem().empty() ? &api : nullptr;
 }
 
 }  // namespace mhd

@@ -12,17 +12,35 @@ extern "C" const char* lora_train_build_id();
 
 namespace lora_train {
 
-/// The end of a message that says why code of build `own_id` cannot use `library` (a dlopen() handle); empty if it can.
-std::string build_mismatch(void* library, std::string_view own_id);
+/// An address in a library; converts to a pointer to any function.
+struct Symbol {
+  void* address = nullptr;
+  template <class Function>
+  operator Function*() const {
+    return reinterpret_cast<Function*>(address);
+  }
+};
 
-/// "cannot be loaded: ", and why the last dlopen() of this thread failed.
-std::string loading_failure();
+/// A library that stays open. A struct of its functions begins with it, and each member finds itself:
+/// `int (*init)(unsigned) = library.find("cuInit");`. Without a library, all are null.
+class SharedLibrary {
+ public:
+  SharedLibrary() = default;
+  explicit SharedLibrary(const std::string& file, int flags = RTLD_NOW | RTLD_LOCAL);
 
-/// Sets `function`, a pointer of the right type, to the symbol of an open library. False if it has no such symbol.
-template <class Function>
-bool find_function(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
+  /// Null, and a problem, if the library has no such function.
+  Symbol find(const char* name);
+  Symbol find_if_there(const char* name) const;
+
+  /// Why it cannot be opened, else the first function that it lacks; empty if all is well.
+  const std::string& problem() const { return problem_; }
+
+  /// The end of a message that says why code of build `own_id` cannot use it; empty if it can.
+  std::string build_mismatch(std::string_view own_id) const;
+
+ private:
+  std::string file_, problem_;
+  void* handle_ = nullptr;
+};
 
 }  // namespace lora_train

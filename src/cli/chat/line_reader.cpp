@@ -1,6 +1,5 @@
 #include "line_reader.h"
 
-#include <dlfcn.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -89,36 +88,27 @@ constexpr int kSetSize = 1, kEnter = 10, kLoad = 17, kSave = 18, kSetUnique = 20
 constexpr unsigned char kRedraw = 4;
 
 struct Api {
-  EditLine* (*init)(const char* program, std::FILE* in, std::FILE* out, std::FILE* err);
-  void (*end)(EditLine*);
-  const char* (*gets)(EditLine*, int* count);
-  int (*set)(EditLine*, int operation, ...);
-  int (*get)(EditLine*, int operation, ...);
-  int (*source)(EditLine*, const char* file);
-  void (*resize)(EditLine*);
-  const LineInfo* (*line)(EditLine*);
-  int (*insert)(EditLine*, const char* text);
-  History* (*history_init)();
-  void (*history_end)(History*);
-  int (*history)(History*, HistEvent*, int operation, ...);
+  SharedLibrary library;
+  EditLine* (*init)(const char* program, std::FILE* in, std::FILE* out, std::FILE* err) = library.find("el_init");
+  void (*end)(EditLine*) = library.find("el_end");
+  const char* (*gets)(EditLine*, int* count) = library.find("el_gets");
+  int (*set)(EditLine*, int operation, ...) = library.find("el_set");
+  int (*get)(EditLine*, int operation, ...) = library.find("el_get");
+  int (*source)(EditLine*, const char* file) = library.find("el_source");
+  void (*resize)(EditLine*) = library.find("el_resize");
+  const LineInfo* (*line)(EditLine*) = library.find("el_line");
+  int (*insert)(EditLine*, const char* text) = library.find("el_insertstr");
+  History* (*history_init)() = library.find("history_init");
+  void (*history_end)(History*) = library.find("history_end");
+  int (*history)(History*, HistEvent*, int operation, ...) = library.find("history");
 };
-
-bool find_all(void* library, Api& api) {
-  return find_function(library, "el_init", api.init) && find_function(library, "el_end", api.end) &&
-         find_function(library, "el_gets", api.gets) && find_function(library, "el_set", api.set) &&
-         find_function(library, "el_get", api.get) && find_function(library, "el_source", api.source) &&
-         find_function(library, "el_resize", api.resize) && find_function(library, "el_line", api.line) &&
-         find_function(library, "el_insertstr", api.insert) &&
-         find_function(library, "history_init", api.history_init) &&
-         find_function(library, "history_end", api.history_end) && find_function(library, "history", api.history);
-}
 
 /// libedit.so.2 (Debian, Ubuntu) or libedit.so.0 (Fedora, Arch); null if neither can be loaded. It stays loaded.
 const Api* load() {
   static Api api{};
   for (const char* name : {"libedit.so.2", "libedit.so.0"}) {
-    void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr && find_all(library, api)) return &api;
+    api = Api{SharedLibrary(name)};
+    if (api.library.problem().empty()) return &api;
   }
   return nullptr;
 }

@@ -1,7 +1,5 @@
 #include "engine_loader.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include "lora_train/base/error.h"
@@ -50,14 +48,14 @@ bool takes(const fs::path& folder, const std::string& found_by, std::vector<std:
   return false;
 }
 
-void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
-  void* const handle = ::dlopen(file.c_str(), flags);
-  if (handle != nullptr) return handle;
-  const std::string failure = loading_failure();
-  if (failure.ends_with("failed to map segment from shared object")) {  // other causes than memory add more text
+SharedLibrary open_library(const fs::path& file, int flags, const std::string& what_to_do) {
+  const SharedLibrary library(file, flags);
+  if (library.problem().empty()) return library;
+  if (library.problem().ends_with(
+          "failed to map segment from shared object")) {  // other causes than memory add more text
     throw DeviceError(file.string(), "cannot be loaded: out of memory on the host. Free some, or raise ulimit -v");
   }
-  throw ConfigError(file.string(), "{}. {}", failure, what_to_do);
+  throw ConfigError(file.string(), "cannot be loaded: {}. {}", library.problem(), what_to_do);
 }
 
 // Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own
@@ -82,10 +80,11 @@ const EngineApi* open_engine() {
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }
-  void* const engine = open_library(file, RTLD_NOW | RTLD_LOCAL, "It must come from the same build as lora-train.");
-  const std::string mismatch = build_mismatch(engine, LORA_TRAIN_BUILD_ID);
+  const SharedLibrary engine =
+      open_library(file, RTLD_NOW | RTLD_LOCAL, "It must come from the same build as lora-train.");
+  const std::string mismatch = engine.build_mismatch(LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw ConfigError(file.string(), mismatch);
-  const auto entry = reinterpret_cast<decltype(&lora_train_engine)>(::dlsym(engine, "lora_train_engine"));
+  const decltype(&lora_train_engine) entry = engine.find_if_there("lora_train_engine");
   if (entry == nullptr) throw ConfigError(file.string(), "not an engine: it has no lora_train_engine().");
   return entry();
 }

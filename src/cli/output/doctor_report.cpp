@@ -1,6 +1,5 @@
 #include "doctor_report.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/file_ops.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/gpu.h"
@@ -26,19 +26,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-unsigned long ask_nccl(void* symbol) {
+unsigned long ask_nccl(Symbol symbol) {
+  int (*const ask)(int*) = symbol;
   int version = 0;
-  reinterpret_cast<int (*)(int*)>(symbol)(&version);
+  ask(&version);
   return static_cast<unsigned long>(version);
 }
 
-unsigned long ask_size(void* symbol) { return reinterpret_cast<std::size_t (*)()>(symbol)(); }
+unsigned long ask_size(Symbol symbol) {
+  std::size_t (*const ask)() = symbol;
+  return ask();
+}
 
 struct Source {
   std::string name, file;
   std::vector<std::string> folders;  ///< in site-packages/nvidia
   const char* symbol;
-  unsigned long (*query)(void* symbol);
+  unsigned long (*query)(Symbol symbol);
 };
 
 LibraryVersion look_up(const Source& source, const fs::path& wheels) {
@@ -49,14 +53,10 @@ LibraryVersion look_up(const Source& source, const fs::path& wheels) {
     if (fs::exists(wheels / folder / "lib" / source.file, error))
       name = (wheels / folder / "lib" / source.file).string();
   }
-  void* const library = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  void* const symbol = library == nullptr ? nullptr : ::dlsym(library, source.symbol);
-  if (symbol == nullptr) {
-    const char* const reason = ::dlerror();
-    found.problem = reason != nullptr ? reason : name + " cannot be loaded";
-  } else {
-    found.version = version_of_number(source.query(symbol));
-  }
+  SharedLibrary library(name, RTLD_LAZY | RTLD_LOCAL);
+  const Symbol symbol = library.find(source.symbol);
+  found.problem = library.problem();
+  if (found.problem.empty()) found.version = version_of_number(source.query(symbol));
   return found;
 }
 

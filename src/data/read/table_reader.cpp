@@ -1,6 +1,4 @@
 // Examples of tables: CSV, and Parquet and Arrow files.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -98,19 +96,19 @@ const FoundArrow& arrow() {
   return found;
 }
 
-void* open_table_library(const fs::path& library) {
-  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle != nullptr) return handle;
-  throw DataError(library.string(), "{}. Reinstall pyarrow: {}", loading_failure(), kInstall);
+SharedLibrary open_table_library(const fs::path& file) {
+  const SharedLibrary library(file);
+  if (library.problem().empty()) return library;
+  throw DataError(file.string(), "cannot be loaded: {}. Reinstall pyarrow: {}", library.problem(), kInstall);
 }
 
 OpenTable open_all() {
   // Loads them first, by full path: our library then finds them without a search path.
   for (const char* name : kArrowLibraries) open_table_library(arrow().folder / name);
-  void* const handle = open_table_library(library_file());
-  const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
+  const SharedLibrary library = open_table_library(library_file());
+  const std::string mismatch = library.build_mismatch(LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw DataError(library_file().string(), mismatch);
-  return reinterpret_cast<OpenTable>(::dlsym(handle, "lora_train_open_table"));
+  return library.find_if_there("lora_train_open_table");
 }
 
 constexpr std::size_t kTableBlockBytes = 1 << 20;

@@ -1,7 +1,6 @@
 #include "lora_train/hub/http/client.h"
 
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,22 +28,23 @@ namespace lora_train::hub {
 namespace {
 
 struct Curl {
-  decltype(&::curl_global_init) global_init;
-  decltype(&::curl_easy_init) easy_init;
-  decltype(&::curl_easy_cleanup) easy_cleanup;
-  decltype(&::curl_easy_reset) easy_reset;
-  decltype(&::curl_easy_setopt) easy_setopt;
-  decltype(&::curl_easy_getinfo) easy_getinfo;
-  decltype(&::curl_easy_strerror) easy_strerror;
-  decltype(&::curl_multi_init) multi_init;
-  decltype(&::curl_multi_cleanup) multi_cleanup;
-  decltype(&::curl_multi_add_handle) multi_add_handle;
-  decltype(&::curl_multi_remove_handle) multi_remove_handle;
-  decltype(&::curl_multi_perform) multi_perform;
-  decltype(&::curl_multi_poll) multi_poll;
-  decltype(&::curl_multi_info_read) multi_info_read;
-  decltype(&::curl_slist_append) slist_append;
-  decltype(&::curl_slist_free_all) slist_free_all;
+  SharedLibrary library;
+  decltype(&::curl_global_init) global_init = library.find("curl_global_init");
+  decltype(&::curl_easy_init) easy_init = library.find("curl_easy_init");
+  decltype(&::curl_easy_cleanup) easy_cleanup = library.find("curl_easy_cleanup");
+  decltype(&::curl_easy_reset) easy_reset = library.find("curl_easy_reset");
+  decltype(&::curl_easy_setopt) easy_setopt = library.find("curl_easy_setopt");
+  decltype(&::curl_easy_getinfo) easy_getinfo = library.find("curl_easy_getinfo");
+  decltype(&::curl_easy_strerror) easy_strerror = library.find("curl_easy_strerror");
+  decltype(&::curl_multi_init) multi_init = library.find("curl_multi_init");
+  decltype(&::curl_multi_cleanup) multi_cleanup = library.find("curl_multi_cleanup");
+  decltype(&::curl_multi_add_handle) multi_add_handle = library.find("curl_multi_add_handle");
+  decltype(&::curl_multi_remove_handle) multi_remove_handle = library.find("curl_multi_remove_handle");
+  decltype(&::curl_multi_perform) multi_perform = library.find("curl_multi_perform");
+  decltype(&::curl_multi_poll) multi_poll = library.find("curl_multi_poll");
+  decltype(&::curl_multi_info_read) multi_info_read = library.find("curl_multi_info_read");
+  decltype(&::curl_slist_append) slist_append = library.find("curl_slist_append");
+  decltype(&::curl_slist_free_all) slist_free_all = library.find("curl_slist_free_all");
 };
 
 /// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded.
@@ -83,31 +83,10 @@ struct TransferBreak {
 TransferResult transfer(Connection& connection, const Request& request, const std::string& user_agent,
                         std::uint64_t& num_delivered);
 
-bool find_functions(void* library, Curl& curl) {
-  return find_function(library, "curl_global_init", curl.global_init) &&
-         find_function(library, "curl_easy_init", curl.easy_init) &&
-         find_function(library, "curl_easy_cleanup", curl.easy_cleanup) &&
-         find_function(library, "curl_easy_reset", curl.easy_reset) &&
-         find_function(library, "curl_easy_setopt", curl.easy_setopt) &&
-         find_function(library, "curl_easy_getinfo", curl.easy_getinfo) &&
-         find_function(library, "curl_easy_strerror", curl.easy_strerror) &&
-         find_function(library, "curl_multi_init", curl.multi_init) &&
-         find_function(library, "curl_multi_cleanup", curl.multi_cleanup) &&
-         find_function(library, "curl_multi_add_handle", curl.multi_add_handle) &&
-         find_function(library, "curl_multi_remove_handle", curl.multi_remove_handle) &&
-         find_function(library, "curl_multi_perform", curl.multi_perform) &&
-         find_function(library, "curl_multi_poll", curl.multi_poll) &&
-         find_function(library, "curl_multi_info_read", curl.multi_info_read) &&
-         find_function(library, "curl_slist_append", curl.slist_append) &&
-         find_function(library, "curl_slist_free_all", curl.slist_free_all);
-}
-
 Curl load_curl() {
-  Curl curl{};
   for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4"}) {
-    void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr && find_functions(library, curl) && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
-      return curl;
+    const Curl curl{SharedLibrary(name)};
+    if (curl.library.problem().empty() && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) return curl;
   }
   throw IoError("libcurl.so.4",
                 "is not on this machine, and lora-train needs it for HTTP. Install it (Debian and Ubuntu: apt-get "

@@ -15,13 +15,13 @@ namespace fs = std::filesystem;
 const CudaLibrary* loaded_library = nullptr;
 CudaSettings started_settings;
 
-void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
+SharedLibrary open_library(const fs::path& file, int flags, const std::string& what_to_do) {
   std::error_code error;
   if (!fs::exists(file, error))
     throw DeviceError(file.string(), "is missing, but device: cuda needs it. " + what_to_do);
-  void* const handle = ::dlopen(file.c_str(), flags);
-  if (handle != nullptr) return handle;
-  throw DeviceError(file.string(), "{}. {}", loading_failure(), what_to_do);
+  const SharedLibrary library(file, flags);
+  if (library.problem().empty()) return library;
+  throw DeviceError(file.string(), "cannot be loaded: {}. {}", library.problem(), what_to_do);
 }
 
 /// Folder of the file that `address` was loaded from.
@@ -52,12 +52,13 @@ const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& tor
     open_library(torch_folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }
   const fs::path file = folder / "liblora_train_cuda.so";
-  void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL,
-                                    "Use a build of lora-train with CUDA, and copy its whole folder; or choose device: "
-                                    "cpu.");
-  const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
+  const SharedLibrary library =
+      open_library(file, RTLD_NOW | RTLD_LOCAL,
+                   "Use a build of lora-train with CUDA, and copy its whole folder; or choose device: "
+                   "cpu.");
+  const std::string mismatch = library.build_mismatch(LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw DeviceError(file.string(), mismatch);
-  const auto entry = reinterpret_cast<const CudaLibrary* (*)()>(::dlsym(handle, "lora_train_cuda"));
+  const CudaLibrary* (*const entry)() = library.find_if_there("lora_train_cuda");
   if (entry == nullptr) throw DeviceError(file.string(), "has no lora_train_cuda(). Copy lib/ of the same build.");
   loaded_library = entry();
   return *loaded_library;
