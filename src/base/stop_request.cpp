@@ -109,6 +109,10 @@ void forget_signal() {
   received = 0;
 }
 
+void keep_stop_requests(bool has_launcher, const char* answer) {
+  [[maybe_unused]] static const auto* const requests = new StopRequests(has_launcher, answer);
+}
+
 void set_max_time(double seconds) { max_time_s = seconds; }
 
 std::string requested_stop() {

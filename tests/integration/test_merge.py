@@ -285,7 +285,7 @@ def test_flags_that_mean_nothing_are_refused(merge):
     for more in (["--model", merge.model], ["--dtype", "bf16"], ["--rows", merge.rows_file], ["--no-check"]):
         assert_refused(merge, lora_train(*portable, *more), 2, more[0], "cannot be combined with --portable")
     assert_refused(merge, merge.merge("--no-check", "--rows", merge.rows_file), 2, "--rows")
-    assert_refused(merge, merge.merge("--dtype", "int8"), 2, "expected bf16, fp16 or fp32")
+    assert_refused(merge, merge.merge("--dtype", "int8"), 2, "expected bf16|fp16|fp32")
     of_adapter = lora_train("merge", "--adapter", merge.adapter, "--output-dir", merge.out)  # the base that it names
     assert_refused(merge, of_adapter, 4, "org/the-base", "lora-train download org/the-base")
 

@@ -175,7 +175,7 @@ def test_refusals_of_the_command_line(case_of, tmp_path):
     case, out = case_of(0), tmp_path / "x.gguf"
     model = ("--gguf", out, "--model", case.model_dir)
     assert "--gguf: missing" in refused(2, "--model", case.model_dir)
-    assert "expected f32, f16, bf16 or q8_0" in refused(2, *model, "--type", "q4_k")
+    assert "expected f32|f16|bf16|q8_0" in refused(2, *model, "--type", "q4_k")
     assert "needs --adapter" in refused(2, *model, "--merge")
     assert "an adapter is exported as f32 or f16" in refused(2, *model, "--adapter", case.adapter_dir, "--type", "q8_0")
     out.write_text("mine")

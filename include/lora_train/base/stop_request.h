@@ -21,6 +21,10 @@ class StopRequests {
   StopRequests& operator=(const StopRequests&) = delete;
 };
 
+/// A StopRequests that lives to the end of the process: a signal that comes after a command must not change its exit
+/// code.
+void keep_stop_requests(bool has_launcher = false, const char* answer = nullptr);
+
 /// Seconds since the StopRequests was constructed, on a monotonic clock.
 void set_max_time(double seconds);
 

@@ -261,7 +261,7 @@ void refuse_keys(const CommandParser& parser, const Profile& profile) {
 }  // namespace
 
 int run_bench(const std::vector<std::string>& arguments) {
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser(
       "bench",
       "Measures speed and memory of a training step for a known shape, with random weights and synthetic documents. "
@@ -269,36 +269,32 @@ int run_bench(const std::vector<std::string>& arguments) {
       "micro-batch), precision, lora_r, gradient_checkpointing, ...");
   const ProfileFlags flags(parser, {});
   bench::BenchRequest request;
-  std::string trace, rates, row_pitch;
+  std::string trace, rates;
   bool details = false;
   parser.add("--shape", request.shape, "NAME", "published model to measure: " + join(model::known_shapes()));
   const CLI::Option* const steps =
       parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
-  parser.app().add_flag(
+  parser.add_flag(
       "--mix", request.mix,
       "packed documents as in fine-tuning, 500 tokens on average, half of them trained; without it, full rows");
-  parser.app().add_flag(
-      "--count", request.count_only,
-      "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
-  parser.app().add_flag("--only-steps", request.only_steps,
-                        "measure only the steps and their memory, not idle time, kernel classes or GEMM rate");
-  parser.app().add_flag("--measure-rates", request.measure_rates,
-                        "measure the rates of GEMMs, attention and memory on this device, write them to a file and use "
-                        "them for the bound; with --steps, measure the steps first");
+  parser.add_flag("--count", request.count_only,
+                  "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
+  parser.add_flag("--only-steps", request.only_steps,
+                  "measure only the steps and their memory, not idle time, kernel classes or GEMM rate");
+  parser.add_flag("--measure-rates", request.measure_rates,
+                  "measure the rates of GEMMs, attention and memory on this device, write them to a file and use "
+                  "them for the bound; with --steps, measure the steps first");
   parser.add("--rates", rates, "FILE",
              "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)");
-  parser.add("--row-pitch", row_pitch, "exact|padded",
-             "layout of rows with adapter columns: exact, or padded to 64 elements; default: as in training");
+  using enum model::RowPitch;
+  parser.add_choice("--row-pitch", request.row_pitch, {{"exact", kExact}, {"padded", kPadded}},
+                    "layout of rows with adapter columns: exact, or padded to 64 elements; default: as in training");
   parser.add("--profile-trace", trace, "FILE", "write a Chrome trace of a step (chrome://tracing, ui.perfetto.dev)");
-  parser.app().add_flag("--details", details, "also list each kernel and every pass over activations");
+  parser.add_flag("--details", details, "also list each kernel and every pass over activations");
   if (!parser.parse(arguments)) return 0;
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");
   model::known_shape(request.shape);
-  if (!row_pitch.empty() && row_pitch != "exact" && row_pitch != "padded")
-    parser.refuse("--row-pitch", fmt::format("is {}; expected exact or padded.", row_pitch));
-  if (!row_pitch.empty())
-    request.row_pitch = row_pitch == "padded" ? model::RowPitch::kPadded : model::RowPitch::kExact;
   if (request.count_only && request.only_steps)
     parser.refuse("--only-steps", "cannot be combined with --count, which computes no steps.");
   if (request.measure_rates && steps->count() == 0 && !request.only_steps) request.count_only = true;

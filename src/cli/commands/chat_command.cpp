@@ -25,14 +25,13 @@ struct ChatFlags {
 };
 
 void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
-  CLI::App& app = parser.app();
-  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run; without it the base model answers")
-      ->type_name("DIR");
+  parser.add("--adapter", flags.adapter, "DIR",
+             "PEFT folder, or output_dir of a run; without it the base model answers");
   add_allow_other_base(parser, flags.allow_other_base);
-  app.add_option("--system", flags.system, "system message of the conversation; /system changes it")->type_name("TEXT");
+  parser.add("--system", flags.system, "TEXT", "system message of the conversation; /system changes it");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
-  parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
+  parser.add_list("--stop", flags.stop_strings, "TEXT", "end an answer before this text; repeatable");
 }
 
 std::unique_ptr<LineReader> open_lines() {
@@ -55,12 +54,9 @@ const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
 }  // namespace
 
 int run_chat(const std::vector<std::string>& arguments) {
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser("chat", "Talks to a model, with or without an adapter. In the chat, /help lists the commands.");
-  const ProfileFlags profile_flags(
-      parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-               {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});
+  const ProfileFlags profile_flags(parser, {kModelFlag, kTemplateFlag});
   const SamplingFlags sampling(parser);
   ChatFlags flags;
   add_chat_flags(parser, flags);

@@ -99,14 +99,12 @@ int run_check(const std::vector<std::string>& arguments) {
   const ProfileFlags flags(parser, {});
   bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
-  parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
-  parser.app().add_flag("--verbose", verbose, "also print the keys at their defaults");
-  parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
-  const CLI::Option* const keys = parser.app()
-                                      .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")
-                                      ->expected(0, 1)
-                                      ->type_name("TEXT");
-  parser.app().add_flag("--schema", wants_schema, "print a JSON Schema of profiles, for editors");
+  parser.add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
+  parser.add_flag("--verbose", verbose, "also print the keys at their defaults");
+  parser.add_flag("--list", lists_profiles, "list the shipped profiles");
+  const CLI::Option* const keys =
+      parser.add("--keys", key_filter, "TEXT", "explain every key, or those that contain TEXT")->expected(0, 1);
+  parser.add_flag("--schema", wants_schema, "print a JSON Schema of profiles, for editors");
   if (!parser.parse(arguments)) return 0;
   if (wants_schema) {
     print_text(profile_schema());

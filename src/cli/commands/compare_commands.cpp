@@ -49,24 +49,20 @@ int run_compare(const std::vector<std::string>& arguments) {
   std::vector<std::string> folders, columns;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false, writes_reports = false;
-  parser.app().add_option("DIR", folders, "output folders of runs, or folders that contain some");
-  parser.app()
-      .add_option("--sort", sort_key,
-                  "sort by a column, such as eval_loss, tokens_per_s or learning_rate; -KEY: largest first")
-      ->type_name("KEY");
-  parser.app().add_flag("--reverse", is_reversed, "with --sort: largest first");
-  parser.app()
-      .add_option("--columns", columns,
-                  "the columns to show, such as learning_rate,eval_loss: results and keys of the profile")
-      ->type_name("A,B,C")
+  parser.add("DIR", folders, "DIR", "output folders of runs, or folders that contain some");
+  parser.add("--sort", sort_key, "KEY",
+             "sort by a column, such as eval_loss, tokens_per_s or learning_rate; -KEY: largest first");
+  parser.add_flag("--reverse", is_reversed, "with --sort: largest first");
+  parser
+      .add("--columns", columns, "A,B,C",
+           "the columns to show, such as learning_rate,eval_loss: results and keys of the profile")
       ->delimiter(',')
       ->allow_extra_args(false);
   const CLI::Option* const csv =
-      parser.app().add_option("--csv", csv_file, "write CSV to FILE, or to stdout")->expected(0, 1)->type_name("FILE");
-  parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
-  parser.app().add_flag(
-      "--report", writes_reports,
-      "rewrite report.html and curves.png of each run, for example while it runs or after it was killed");
+      parser.add("--csv", csv_file, "FILE", "write CSV to FILE, or to stdout")->expected(0, 1);
+  parser.add("--html", html_file, "FILE", "write a page with all curves, for a browser");
+  parser.add_flag("--report", writes_reports,
+                  "rewrite report.html and curves.png of each run, for example while it runs or after it was killed");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
@@ -218,23 +214,21 @@ std::vector<report::Measurement> measure_all(const std::vector<report::Setting>&
 }  // namespace
 
 int run_ablate(const std::vector<std::string>& arguments) try {
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser(
       "ablate",
       "Measures the effect of each setting on this machine: trains the profile for a few steps in fp32 with nothing "
       "switched on, then again with one more setting each time, always on the same documents.");
-  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                                    {"--train-data", "datasets", "training data: file, folder or glob"},
-                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
+  const ProfileFlags flags(parser, {kModelFlag, kTrainDataFlag, kEvalDataFlag});
   constexpr std::int64_t kMostSteps = 1'000'000;
   long long num_steps = 20;
   int num_ranks = 1;
   std::string html_file, png_file, kept;
   parser.add_integer("--steps", num_steps, 3, kMostSteps, "steps per setting (default 20)");
   parser.add_integer("--nproc", num_ranks, 1, 1024, "ranks per run, one per GPU");
-  parser.app().add_option("--html", html_file, "write a page with table and chart")->type_name("FILE");
-  parser.app().add_option("--png", png_file, "write the chart as a picture")->type_name("FILE");
-  parser.app().add_option("--keep", kept, "keep the runs in this folder, for compare")->type_name("DIR");
+  parser.add("--html", html_file, "FILE", "write a page with table and chart");
+  parser.add("--png", png_file, "FILE", "write the chart as a picture");
+  parser.add("--keep", kept, "DIR", "keep the runs in this folder, for compare");
   if (!parser.parse(arguments)) return 0;
   parser.refuse_special_file("--html", html_file);
   parser.refuse_special_file("--png", png_file);

@@ -188,19 +188,15 @@ void check_files(const CommandParser& parser, const ConvertRequest& request) {
 bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
   std::vector<std::string> words;
   bool is_listed_for_help = false;  // for --help; take_allowed() reads the flag
-  parser.app()
-      .add_option("file", words, "the configuration, YAML or JSON; key=value changes one of its keys before conversion")
-      ->type_name("FILE [KEY=VALUE]");
-  parser.app()
-      .add_option("--from", request.from, "axolotl, llamafactory or trl (default: detected from the keys)")
-      ->type_name("TOOL");
-  parser.app().add_option("-o,--output", request.output, "the profile to write")->type_name("FILE");
+  parser.add("file", words, "FILE [KEY=VALUE]",
+             "the configuration, YAML or JSON; key=value changes one of its keys before conversion");
+  parser.add("--from", request.from, "TOOL", "axolotl, llamafactory or trl (default: detected from the keys)");
+  parser.add("-o,--output", request.output, "FILE", "the profile to write");
   parser.app()
       .add_flag("--allow-refused", is_listed_for_help,
                 "leave out this refused key, or several (a,b); without KEY, leave out all refused keys")
       ->type_name("[KEY]");
-  parser.app().add_flag("--overwrite", request.overwrite,
-                        "replace a file that was edited, or that convert did not write");
+  parser.add_flag("--overwrite", request.overwrite, "replace a file that was edited, or that convert did not write");
   std::vector<CommandParser::OtherFlag> names;
   for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch});
   parser.accept_others(std::move(names), [&](const std::string& flag, const std::string& name, const std::string& value,

@@ -84,9 +84,9 @@ int run_doctor(const std::vector<std::string>& arguments) {
   std::string output_dir;
   bool skips_kernels = false, skips_disk = false;
   parser.add("--output-dir", output_dir, "DIR", "measure the disk of this folder (default: the working directory)");
-  parser.app().add_flag("--no-disk", skips_disk,
-                        "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
-  parser.app().add_flag("--no-kernels", skips_kernels, "do not check the kernels");
+  parser.add_flag("--no-disk", skips_disk,
+                  "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
+  parser.add_flag("--no-kernels", skips_kernels, "do not check the kernels");
   if (!parser.parse(arguments)) return 0;
 
   DoctorFindings findings;

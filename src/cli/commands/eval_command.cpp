@@ -240,36 +240,30 @@ void print_results(const evaluate::Evaluation& results, bool json) {
 
 int run_eval(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  keep_stop_requests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("eval",
                        "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
                        "adapter, on eval_datasets and eval_tasks.");
   ProfileFlags profile_flags(parser,
-                             {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                              {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                             {kModelFlag,
+                              kEvalDataFlag,
                               {"--max-samples", "eval_max_samples", "use at most this many examples of each dataset"}});
   EvalCommandFlags flags;
-  parser.app()
-      .add_option("--adapter", flags.adapter,
-                  "PEFT folder, or output_dir of a run; without it the base model is evaluated")
-      ->type_name("DIR");
+  parser.add("--adapter", flags.adapter, "DIR",
+             "PEFT folder, or output_dir of a run; without it the base model is evaluated");
   add_allow_other_base(parser, flags.allow_other_base);
-  parser.app().add_flag("--choices", flags.tasks.choices,
-                        "multiple choice on examples {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": "
-                        "index or text}: accuracy, calibration and Brier score");
-  const CLI::Option* const exact_match = parser.app()
-                                             .add_option("--exact-match", flags.tasks.answer_regex,
-                                                         "compare greedy answers with the examples' own; a regex "
-                                                         "extracts the answer from both: '#### (-?[0-9.,]+)'")
-                                             ->expected(0, 1)
-                                             ->type_name("[REGEX]");
+  parser.add_flag("--choices", flags.tasks.choices,
+                  "multiple choice on examples {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": "
+                  "index or text}: accuracy, calibration and Brier score");
+  const CLI::Option* const exact_match = parser
+                                             .add("--exact-match", flags.tasks.answer_regex, "[REGEX]",
+                                                  "compare greedy answers with the examples' own; a regex "
+                                                  "extracts the answer from both: '#### (-?[0-9.,]+)'")
+                                             ->expected(0, 1);
   const CLI::Option* const max_new_tokens =
       parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
-  parser.app()
-      .add_option("--answers", flags.answers_file, "write the model's answers to eval_tasks into this .jsonl file")
-      ->type_name("FILE");
+  parser.add("--answers", flags.answers_file, "FILE", "write the model's answers to eval_tasks into this .jsonl file");
   const RanksFlag ranks(parser, world, "split the examples across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   flags.tasks.exact_match = exact_match->count() > 0;

@@ -16,29 +16,23 @@ namespace lora_train::cli {
 namespace {
 
 struct ExportFlags {
-  std::string gguf, model, adapter, type;
+  std::string gguf, model, adapter;
+  std::optional<gguf::TensorType> type;
   bool merge = false, overwrite = false, allow_other_base = false;
 };
 
 void add_export_flags(CommandParser& parser, ExportFlags& flags) {
-  CLI::App& app = parser.app();
   parser.add("--gguf", flags.gguf, "FILE", "GGUF file to write");
   parser.add("--model", flags.model, "DIR",
              "model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)");
   parser.add("--adapter", flags.adapter, "DIR", "PEFT folder, or output_dir of a run: written alone, or with --merge");
   add_allow_other_base(parser, flags.allow_other_base);
-  app.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
-  app.add_option("--type", flags.type,
-                 "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); for an adapter, f32 "
-                 "(default) or f16");
-  app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file");
-}
-
-std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const std::string& word) {
-  if (word.empty()) return std::nullopt;
-  for (const gguf::TypeRow& row : gguf::kTypes)
-    if (lower_case(row.name) == word) return row.type;
-  parser.refuse("--type", fmt::format("unknown type \"{}\"; expected f32, f16, bf16 or q8_0.", word));
+  parser.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
+  using enum gguf::TensorType;
+  parser.add_choice("--type", flags.type, {{"f32", kF32}, {"f16", kF16}, {"bf16", kBF16}, {"q8_0", kQ8_0}},
+                    "type of the matrices (default: as the model is stored); for an adapter, f32 "
+                    "(default) or f16");
+  parser.add_flag("--overwrite", flags.overwrite, "replace a GGUF file");
 }
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
@@ -84,7 +78,7 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
 
 int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
   gguf::ExportRequest request;
-  request.type = parse_type(parser, flags.type);
+  request.type = flags.type;
   request.file = std::filesystem::absolute(flags.gguf);
   request.model = model.folder;
   request.adapter = flags.adapter;
@@ -109,7 +103,6 @@ int run_export(const std::vector<std::string>& arguments) {
   flags.adapter = find_adapter(flags.adapter);
   if (flags.model.empty()) flags.model = find_base(flags.adapter);
   check_export_flags(parser, flags);
-  (void)parse_type(parser, flags.type);
   const storage::ResolvedModel model = storage::resolve_model(flags.model);
   if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
   const StopRequests stop_requests;

@@ -37,23 +37,20 @@ struct GenerateFlags {
 };
 
 void add_flags(CommandParser& parser, GenerateFlags& flags) {
-  CLI::App& app = parser.app();
-  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run; without it the base model answers")
-      ->type_name("DIR");
+  parser.add("--adapter", flags.adapter, "DIR",
+             "PEFT folder, or output_dir of a run; without it the base model answers");
   add_allow_other_base(parser, flags.allow_other_base);
-  parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
-  app.add_option("--prompts", flags.prompts_file,
-                 "file of {\"prompt\": ...} or {\"messages\": [...]} examples; - is stdin")
-      ->type_name("FILE");
-  app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
-  app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
+  parser.add_list("--prompt", flags.prompts, "TEXT", "prompt to answer; repeatable");
+  parser.add("--prompts", flags.prompts_file, "FILE",
+             "file of {\"prompt\": ...} or {\"messages\": [...]} examples; - is stdin");
+  parser.add("--system", flags.system, "TEXT", "system message for every chat");
+  parser.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 256)");
-  parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
-  app.add_flag("--compare", flags.compare, "answer with both the base and the adapter, side by side");
-  app.add_option("--output", flags.output,
-                 "write answers to this file instead of stdout; run the same command again to resume")
-      ->type_name("FILE.jsonl");
+  parser.add_list("--stop", flags.stop_strings, "TEXT", "end an answer before this text; repeatable");
+  parser.add_flag("--compare", flags.compare, "answer with both the base and the adapter, side by side");
+  parser.add("--output", flags.output, "FILE.jsonl",
+             "write answers to this file instead of stdout; run the same command again to resume");
 }
 
 void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
@@ -227,11 +224,9 @@ class GenerateJob {
 
 int run_generate(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  keep_stop_requests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("generate", "Answers prompts with a model, with or without an adapter.");
-  const ProfileFlags profile_flags(parser,
-                                   {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"}});
+  const ProfileFlags profile_flags(parser, {kModelFlag});
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);

@@ -120,8 +120,8 @@ int run_download(const std::vector<std::string>& arguments) {
   bool is_dataset = false;
   hub::DownloadRequest request;
   parser.add("name", name, "ORG/NAME[@REV]", "a repository, with a branch, a tag or a commit if not main");
-  parser.app().add_flag("--dataset", is_dataset, "NAME is a dataset");
-  parser.app().add_flag("--all", request.all_files, "download every file of a model, whatever its format");
+  parser.add_flag("--dataset", is_dataset, "NAME is a dataset");
+  parser.add_flag("--all", request.all_files, "download every file of a model, whatever its format");
   if (!parser.parse(arguments)) return 0;
   const auto id = storage::parse_hub_id(name, is_dataset ? storage::HubKind::kDataset : storage::HubKind::kModel);
   if (!id)
@@ -181,10 +181,10 @@ int run_push(const std::vector<std::string>& arguments) {
   hub::PushRequest request;
   parser.add("folder", folder, "DIR", "a PEFT adapter, a model, or output_dir of a run");
   parser.add("name", name, "ORG/NAME", "the repository");
-  parser.app().add_flag("--public", request.is_public, "everyone may see the repository");
+  parser.add_flag("--public", request.is_public, "everyone may see the repository");
   parser.add("--revision", branch, "NAME", "branch to commit to (default main); created if missing");
   parser.add("--message", request.message, "TEXT", "commit message");
-  parser.app().add_flag("--dry-run", is_dry, "list the files, and send nothing");
+  parser.add_flag("--dry-run", is_dry, "list the files, and send nothing");
   if (!parser.parse(arguments)) return 0;
   if (folder.empty()) parser.refuse("DIR", "missing; expected an adapter, a model, or output_dir of a run.");
   if (!storage::parse_hub_id(name) || name.find('@') != std::string::npos)

@@ -118,28 +118,27 @@ MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::p
 }
 
 struct MergeFlags {
-  std::string model, adapter, output_dir, dtype, rows;
+  std::string model, adapter, output_dir, rows;
+  std::optional<storage::DType> dtype;
   bool portable = false, no_check = false, overwrite = false, keep_quantised = false, allow_other_base = false;
 };
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
-  CLI::App& app = parser.app();
   parser.add(
       "--model", flags.model, "DIR",
       "base model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)");
   parser.add("--adapter", flags.adapter, "DIR", "PEFT folder, or output_dir of a run");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add("--output-dir", flags.output_dir, "DIR", "folder to write");
-  app.add_option("--dtype", flags.dtype,
-                 "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
+  add_weight_dtype(parser, flags.dtype, "each weight keeps its type");
   parser.add("--rows", flags.rows, "FILE",
              "compare the logits on the examples in this file (default: a few built-in texts)");
-  app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
-  app.add_flag("--keep-quantised", flags.keep_quantised,
-               "quantise the merged weights again, in the format of the base");
-  app.add_flag("--portable", flags.portable,
-               "instead of merging, rewrite the adapter without rsLoRA and patterns; needs no --model");
-  app.add_flag("--overwrite", flags.overwrite, "replace the output of an earlier merge");
+  parser.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
+  parser.add_flag("--keep-quantised", flags.keep_quantised,
+                  "quantise the merged weights again, in the format of the base");
+  parser.add_flag("--portable", flags.portable,
+                  "instead of merging, rewrite the adapter without rsLoRA and patterns; needs no --model");
+  parser.add_flag("--overwrite", flags.overwrite, "replace the output of an earlier merge");
 }
 
 void check_flags(const CommandParser& parser, const MergeFlags& flags) {
@@ -254,7 +253,7 @@ lora::MergeResult merge_and_quantise(lora::MergeRequest request, const lora::Mer
 
 void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   lora::MergeRequest request;
-  if (!flags.dtype.empty()) request.dtype = parser.weight_dtype("--dtype", flags.dtype);
+  request.dtype = flags.dtype;
   const storage::ResolvedModel model = storage::resolve_model(flags.model);
   request.model = model.folder;
   request.model_name = model.hub_name.empty() ? flags.model : model.hub_name;

@@ -1,6 +1,7 @@
 // Commands that write a model folder: init-model, quantize.
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
+#include "flags/open_model.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/weights/init_model.h"
@@ -29,14 +30,14 @@ void print_result(const model::InitModelResult& result, const std::string& folde
 int run_init_model(const std::vector<std::string>& arguments) {
   CommandParser parser("init-model",
                        "Writes a randomly initialised Hugging Face folder from a config.json and a tokenizer.");
-  std::string config, tokenizer, output_dir, dtype = "bf16";
+  std::string config, tokenizer, output_dir;
   model::InitModelRequest request;
   parser.add("--config", config, "PATH", "config.json, or a folder that holds one");
   parser.add("--tokenizer", tokenizer, "DIR", "folder whose tokenizer files are copied");
   parser.add("--output-dir", output_dir, "DIR", "folder to write");
   parser.app().add_option("--seed", request.seed, "seed of the weights (default 42)");
-  parser.app().add_option("--dtype", dtype, "type of the weights: bf16 (default), fp16 or fp32");
-  parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
+  add_weight_dtype(parser, request.dtype, "bf16");
+  parser.add_flag("--overwrite", request.overwrite, "replace the model in the folder");
   if (!parser.parse(arguments)) return 0;
   if (config.empty()) parser.refuse("--config", "missing; expected a config.json or a folder that holds one.");
   if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
@@ -44,20 +45,12 @@ int run_init_model(const std::vector<std::string>& arguments) {
   request.config = config;
   request.tokenizer = tokenizer;
   request.output_dir = output_dir;
-  request.dtype = parser.weight_dtype("--dtype", dtype);
   print_result(model::init_model(request), output_dir, parser.common().json);
   return 0;
 }
 
 // quantize: a Hugging Face folder with quantised linears.
 namespace {
-
-model::LinearFormat parse_format(const CommandParser& parser, const std::string& word) {
-  if (word == "nf4") return model::LinearFormat::k4Bit;
-  if (word == "int8") return model::LinearFormat::kInt8;
-  if (word == "fp8") return model::LinearFormat::kFp8;
-  parser.refuse("--base-precision", fmt::format("got {}, expected nf4, int8 or fp8.", word));
-}
 
 void print_result(const model::QuantizeResult& result, bool json) {
   print_json_or_text(
@@ -77,27 +70,26 @@ int run_quantize(const std::vector<std::string>& arguments) {
       "quantize",
       "Writes a Hugging Face folder whose linears are quantised, for faster starts: training on it gives the same "
       "numbers as base_precision on the original.");
-  std::string model, output_dir, precision = "nf4", double_quant;
+  std::string model, output_dir;
+  std::optional<bool> double_quant;
   model::QuantizeRequest request;
   parser.add("--model", model, "DIR", "folder, or org/name in the local Hugging Face cache");
   parser.add("--output-dir", output_dir, "DIR", "folder to write");
-  parser.app().add_option("--base-precision", precision, "nf4 (default), int8 or fp8");
-  parser.add("--double-quant", double_quant, "on|off",
-             "on: quantise the scales of nf4 too (default); off: keep them in fp32");
-  parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
+  using enum model::LinearFormat;
+  parser.add_choice("--base-precision", request.format, {{"nf4", k4Bit}, {"int8", kInt8}, {"fp8", kFp8}},
+                    "format of the linears (default nf4)");
+  parser.add_choice("--double-quant", double_quant, {{"on", true}, {"off", false}},
+                    "on: quantise the scales of nf4 too (default); off: keep them in fp32");
+  parser.add_flag("--overwrite", request.overwrite, "replace the model in the folder");
   if (!parser.parse(arguments)) return 0;
   if (model.empty()) parser.refuse("--model", "missing; expected the folder of a model.");
   if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
-  request.format = parse_format(parser, precision);
-  if (!double_quant.empty() && double_quant != "on" && double_quant != "off") {
-    parser.refuse("--double-quant", fmt::format("got {}, expected on or off.", double_quant));
-  }
-  if (double_quant == "on" && request.format != model::LinearFormat::k4Bit) {
+  if (double_quant == true && request.format != model::LinearFormat::k4Bit) {
     parser.refuse("--double-quant", "only scales of nf4 are quantised.");
   }
   request.model = storage::resolve_model(model).folder;
   request.output_dir = output_dir;
-  request.nested = double_quant != "off";
+  request.nested = double_quant.value_or(true);
   request.progress = TensorProgress("quantising");
   const StopRequests stop_requests;
   print_result(load_engine().quantize(request), parser.common().json);

@@ -307,34 +307,28 @@ std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
 }
 
 int run_plan(const std::vector<std::string>& arguments) {
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser(
       "plan",
       "Estimates what a run would need on each type of GPU: memory, tokens per second, hours and dollars. Needs "
       "config.json, a tokenizer and data, or --shape and --documents; needs no weights and no GPU.");
-  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                                    {"--train-data", "datasets", "training data: file, folder or glob"},
-                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
+  const ProfileFlags flags(parser, {kModelFlag, kTrainDataFlag, kEvalDataFlag});
   bench::ForecastRequest request;
   std::vector<std::string> gpu_names, counts, past_runs;
   std::string gpu_file, deadline, budget, disk;
-  parser
-      .add_list(
-          "--gpu", gpu_names,
-          "a GPU in the table, such as \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu for "
-          "this machine; repeatable")
-      ->type_name("NAME");
-  parser.add_list("--count", counts, "number of GPUs (default: 1, 2, 4 and 8); repeatable")->type_name("N");
+  parser.add_list(
+      "--gpu", gpu_names, "NAME",
+      "a GPU in the table, such as \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu for "
+      "this machine; repeatable");
+  parser.add_list("--count", counts, "N", "number of GPUs (default: 1, 2, 4 and 8); repeatable");
   parser.add("--gpus", gpu_file, "FILE", "your own GPUs and prices, as in configs/gpus.json");
   parser.add("--shape", request.shape, "NAME", "a published model instead of a folder: " + join(model::known_shapes()));
   parser.add_integer("--documents", request.num_documents, 1, kMostDocuments,
                      "assume N documents instead of reading data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
                      "tokens per document (default: 500, or max_seq_len if that is less)");
-  parser
-      .add_list("--calibrate", past_runs,
-                "scale the times by the measured speed of this run, or of the runs in this folder; repeatable")
-      ->type_name("DIR");
+  parser.add_list("--calibrate", past_runs, "DIR",
+                  "scale the times by the measured speed of this run, or of the runs in this folder; repeatable");
   parser.add("--deadline", deadline, "TIME", "name the cheapest option that finishes within this time");
   parser.add("--budget", budget, "DOLLARS", "name the fastest option within this budget");
   parser.add("--disk", disk, "GB/S",

@@ -37,18 +37,14 @@ struct ServeFlags {
 };
 
 void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
-  CLI::App& app = parser.app();
-  parser
-      .add_list("--adapter", flags.adapters,
-                "PEFT folder, or output_dir of a run, and the name by which clients choose it (default: the run's "
-                "name); repeatable")
-      ->type_name("[NAME=]DIR");
+  parser.add_list("--adapter", flags.adapters, "[NAME=]DIR",
+                  "PEFT folder, or output_dir of a run, and the name by which clients choose it (default: the run's "
+                  "name); repeatable");
   add_allow_other_base(parser, flags.allow_other_base);
-  app.add_option("--host", flags.host,
-                 "address to listen on (default 127.0.0.1: only this machine); one that other machines can reach needs "
-                 "a key in $" +
-                     std::string(kKeyVariable))
-      ->type_name("HOST");
+  parser.add("--host", flags.host, "HOST",
+             "address to listen on (default 127.0.0.1: only this machine); one that other machines can reach needs "
+             "a key in $" +
+                 std::string(kKeyVariable));
   parser.add_integer("--port", flags.port, 0, 65535, "port to listen on (default 8000); 0 takes a free one");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer if the request sets none (default 1024)");
@@ -211,12 +207,9 @@ void run_server(const Serving& serving, const serve::ListeningSocket& socket, co
 }  // namespace
 
 int run_serve(const std::vector<std::string>& arguments) {
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser("serve", "Serves a model and its adapters to any client of OpenAI's API.");
-  const ProfileFlags profile_flags(
-      parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-               {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});
+  const ProfileFlags profile_flags(parser, {kModelFlag, kTemplateFlag});
   ServeFlags flags;
   add_serve_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;

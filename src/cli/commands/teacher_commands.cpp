@@ -34,7 +34,7 @@ constexpr std::int64_t kMaxCount = 1000000000;
 
 void add_price(CommandParser& parser, const std::string& flag, std::optional<double>& value, const std::string& help) {
   const auto is_price = [](double number) { return number >= 0 && number <= 1e12; };
-  parser.add_number(flag, value, is_price, "a number of 0 or more", help)->type_name("X");
+  parser.add_number(flag, value, "X", is_price, "a number of 0 or more", help);
 }
 
 /// Adds the flags that control the questions for a teacher.
@@ -43,17 +43,13 @@ void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
   parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers per prompt, one example each (default 1)");
   parser.add_integer("--max-tokens,--max-new-tokens", flags.max_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
-  parser.add_list("--stop", flags.stop, "end an answer before this text; repeatable")->type_name("TEXT");
+  parser.add_list("--stop", flags.stop, "TEXT", "end an answer before this text; repeatable");
   parser.add_integer("--concurrency", flags.ask.concurrency, 1, 1024, "concurrent requests (default 8)");
   const auto is_in_range = [](double number) { return number > 0 && number <= 1e6; };
-  parser
-      .add_number("--requests-per-minute", flags.ask.requests_per_minute, is_in_range, "a number above 0",
-                  "maximum number of requests per minute")
-      ->type_name("X");
-  parser
-      .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
-                  "longest time that a request waits without a byte from the server (default 600)")
-      ->type_name("SECONDS");
+  parser.add_number("--requests-per-minute", flags.ask.requests_per_minute, "X", is_in_range, "a number above 0",
+                    "maximum number of requests per minute");
+  parser.add_number("--timeout", flags.timeout_s, "SECONDS", is_in_range, "seconds above 0",
+                    "longest time that a request waits without a byte from the server (default 600)");
   parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
                      "save the log-probabilities of an answer's tokens and of N alternatives to each");
   parser.add_integer("--max-failures", flags.max_failures, 0, kMaxCount,
@@ -69,26 +65,19 @@ struct RefusalFlags {
 
 /// Adds the flags that decide which answers become examples.
 void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, RefusalFlags& refusals) {
-  CLI::App& app = parser.app();
-  const auto chars = [&parser](const char* flag, std::optional<std::int64_t>& value, const char* help) {
-    const auto read = [&value](const std::string& text) {
-      value = parse_integer(text);
-      return value && *value >= 0;
-    };
-    parser.add_parsed(flag, read, "a whole number of 0 or more", help)->type_name("N");
-  };
-  app.add_flag("--drop-cut", filters.drop_cut, "filter: drop answers that reached --max-tokens");
-  chars("--min-chars", filters.min_chars, "filter: drop answers with fewer characters");
-  chars("--max-chars", filters.max_chars, "filter: drop answers with more characters");
+  parser.add_flag("--drop-cut", filters.drop_cut, "filter: drop answers that reached --max-tokens");
+  parser.add_integer("--min-chars", filters.min_chars, 0, kMaxCount, "filter: drop answers with fewer characters");
+  parser.add_integer("--max-chars", filters.max_chars, 0, kMaxCount, "filter: drop answers with more characters");
   parser.add("--keep-matching", filters.keep_matching, "REGEX", "filter: keep only answers that match");
   parser.add("--drop-matching", filters.drop_matching, "REGEX", "filter: drop answers that match");
   parser.add("--json-schema", filters.json_schema, "FILE", "filter: keep only JSON answers that fit this schema");
-  app.add_flag("--drop-refusals", refusals.drop, "filter: drop answers that begin like refusals (\"I'm sorry, but\")");
+  parser.add_flag("--drop-refusals", refusals.drop,
+                  "filter: drop answers that begin like refusals (\"I'm sorry, but\")");
   parser.add("--refusal-phrases", refusals.file, "FILE", "filter: drop answers that begin with a line of this file");
   parser.add_integer("--agree", filters.agree, 2, kMaxCount,
                      "filter: keep the largest group of --samples that agree, if it has at least N");
   parser.add("--agree-on", filters.agree_on, "REGEX", "the part that must agree (default: the whole answer)");
-  app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: drop repeated answers to a prompt");
+  parser.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: drop repeated answers to a prompt");
 }
 
 /// The text of a file that a flag or key names, without its final line end; empty if no file is named. Refuses an empty
@@ -188,10 +177,10 @@ void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& 
   parser.add("--output", job.output, "FILE.jsonl",
              "file for the examples; the same command resumes from FILE.answers.jsonl");
   parser.add("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
-  parser.add_list("--join", flags.join, "also use the answers of the shard written to this --output; repeatable")
-      ->type_name("FILE.jsonl");
-  parser.app().add_flag("--raw", job.is_raw,
-                        "continue texts instead of answering chats; examples have prompt and completion");
+  parser.add_list("--join", flags.join, "FILE.jsonl",
+                  "also use the answers of the shard written to this --output; repeatable");
+  parser.add_flag("--raw", job.is_raw,
+                  "continue texts instead of answering chats; examples have prompt and completion");
 }
 
 void parse_shard(const CommandParser& parser, const std::string& shard, teach::TeachOptions& job) {
@@ -241,8 +230,7 @@ void print_result(const std::string& output, const teach::TeachResult& result) {
 }  // namespace
 
 int run_teach(const std::vector<std::string>& arguments) {
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  keep_stop_requests();
   CommandParser parser("teach",
                        "Lets a teacher answer prompts and writes the answers as training examples. Saves every answer "
                        "as it arrives; run the same command again to ask for the missing ones.");
@@ -296,25 +284,21 @@ void refuse_adapter_as_teacher(const std::string& teacher) {
 }
 
 void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
-  parser.app().add_flag("--start-teacher", server.starts,
-                        "start the teacher's server on this machine (vLLM), and stop it before training");
+  parser.add_flag("--start-teacher", server.starts,
+                  "start the teacher's server on this machine (vLLM), and stop it before training");
   parser.add("--teacher-command", server.command, "COMMAND", "command that --start-teacher runs instead of vLLM");
-  parser
-      .add_number(
-          "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
-          "seconds above 0", "time limit for the teacher's server to start (default 1800)")
-      ->type_name("SECONDS");
+  parser.add_number(
+      "--teacher-timeout", server.timeout_s, "SECONDS", [](double number) { return number > 0 && number <= 1e6; },
+      "seconds above 0", "time limit for the teacher's server to start (default 1800)");
   parser.add_integer("--tensor-parallel-size", server.tensor_parallel_size, 1, 1024,
                      "vLLM: GPUs for the teacher (default: all visible ones)");
   parser.add_integer("--max-model-len", server.max_model_len, 1, 100000000,
                      "vLLM: maximum number of tokens of prompt and answer (default 32768)");
   parser.add("--teacher-dtype", server.dtype, "TYPE", "vLLM: data type (default auto)");
-  parser
-      .add_number(
-          "--gpu-memory-utilization", server.gpu_memory_utilization,
-          [](double number) { return number > 0 && number <= 1; }, "a number above 0, at most 1",
-          "vLLM: share of the GPU memory (default 0.9)")
-      ->type_name("X");
+  parser.add_number(
+      "--gpu-memory-utilization", server.gpu_memory_utilization, "X",
+      [](double number) { return number > 0 && number <= 1; }, "a number above 0, at most 1",
+      "vLLM: share of the GPU memory (default 0.9)");
 }
 
 /// A single word that looks like a path is not taken as a text: it is more likely a mistyped file name.
@@ -426,9 +410,7 @@ int run_phases(const teach::DistillRequest& request, const std::vector<std::stri
 
 int run_distill(const std::vector<std::string>& arguments) try {
   const launch::World world = launch::world_from(process_environment);
-  // Lives to the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests =
-      new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
+  keep_stop_requests(world.launcher != launch::Launcher::kNone);
   CommandParser parser(
       "distill",
       "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares both on "
@@ -437,8 +419,8 @@ int run_distill(const std::vector<std::string>& arguments) try {
                            {{"--model", "model", "the student: folder, or org/name in the local Hugging Face cache"},
                             {"--train-data", "datasets", "prompts: file, folder or glob"},
                             {"--eval-data", "eval_datasets", "held-out prompts: file, folder or glob"},
-                            {"--output-dir", "output_dir", "output folder of the run"},
-                            {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                            kOutputDirFlag,
+                            kResumeFlag,
                             {"--max-time", "max_time", "in training: save a checkpoint and stop after this time"},
                             {"--teacher", "teacher", "URL that ends in /v1, or a model folder"},
                             {"--teacher-system", "teacher_system", "file or text that only the teacher sees"},
@@ -454,10 +436,10 @@ int run_distill(const std::vector<std::string>& arguments) try {
              "Jinja template that makes the prompt from an example's fields");
   parser.add("--match", request.match, "REGEX",
              "part of the student's and the teacher's answers that must be equal (default: the whole answer)");
-  parser.app().add_flag("--teacher-only", switches.teacher_only, "stop before training");
-  parser.app().add_flag("--overwrite", switches.overwrite, "train again; keep the teacher's answers");
-  parser.add_list("--allow-changed", switches.allow_changed, "let this key differ from the resumed run; repeatable")
-      ->type_name("KEY");
+  parser.add_flag("--teacher-only", switches.teacher_only, "stop before training");
+  parser.add_flag("--overwrite", switches.overwrite, "train again; keep the teacher's answers");
+  parser.add_list("--allow-changed", switches.allow_changed, "KEY",
+                  "let this key differ from the resumed run; repeatable");
   parser.add_integer("--nproc", switches.num_ranks, 1, 1024, "train with N ranks on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   never_wait_for_stderr();

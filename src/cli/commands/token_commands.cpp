@@ -186,16 +186,15 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   CommandParser parser("tokenize",
                        "Tokenises the data of a profile, prints the ledger of dropped and changed examples, and shows "
                        "examples; or, with --text or --jsonl, prints token ids. Needs no weights.");
-  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                                    {"--train-data", "datasets", "training data: file, folder or glob"}});
+  const ProfileFlags flags(parser, {kModelFlag, kTrainDataFlag});
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   std::optional<long long> step;
   parser.add("--show", num_shown, "N", "print text, ids and trained tokens (green) of the first N examples");
   parser.add("--step", step, "K",
              "print file:line of the examples in optimizer step K; with --show, also their text and ids");
-  parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
-  parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
+  parser.add_list("--text", texts, "TEXT", "print the token ids of this text; repeatable");
+  parser.add_list("--jsonl", files, "FILE", "print the token ids of each {\"text\": ...} line; repeatable");
   if (!parser.parse(arguments)) return 0;
   if (num_shown < 0) parser.refuse("--show", "must not be negative.");
   if (step && *step < 1) parser.refuse("--step", "steps count from 1.");
@@ -282,21 +281,18 @@ int run_cache(const std::vector<std::string>& arguments) {
   bool wants_list = false, wants_clear = false;
   std::string folder = data::user_token_cache().string();
   std::int64_t used_before = std::numeric_limits<std::int64_t>::max();
-  parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
-  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and the leftovers of killed runs");
+  parser.add_flag("--list", wants_list, "show the tables, least recently used first");
+  parser.add_flag("--clear", wants_clear, "delete all tables that no run uses, and the leftovers of killed runs");
+  const auto read_age = [&](const std::string& text) {
+    const auto age = parse_duration(text);
+    if (!age || *age < 0) return false;
+    const double now = static_cast<double>(std::time(nullptr));
+    used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
+    return true;
+  };
   const CLI::Option* const older_than =
-      parser
-          .add_parsed(
-              "--older-than",
-              [&](const std::string& text) {
-                const auto age = parse_duration(text);
-                if (!age || *age < 0) return false;
-                const double now = static_cast<double>(std::time(nullptr));
-                used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
-                return true;
-              },
-              "an age such as 30d, 12h or 90m", "with --clear: keep the tables used within this time")
-          ->type_name("TIME");
+      parser.add_parsed("--older-than", "TIME", read_age, "an age such as 30d, 12h or 90m",
+                        "with --clear: keep the tables used within this time");
   const CLI::Option* const dir = parser.add(
       "--dir", folder, "DIR", "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)");
   if (!parser.parse(arguments)) return 0;

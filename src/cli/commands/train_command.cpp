@@ -131,24 +131,21 @@ LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& requ
 
 int run_train(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // Lives to the end of the process: a signal that comes after the run must not change its exit code.
-  [[maybe_unused]] static const auto* const stop_requests =
-      new StopRequests(world.launcher != launch::Launcher::kNone, world.rank == 0 ? kAnswerToStop : nullptr);
+  keep_stop_requests(world.launcher != launch::Launcher::kNone, world.rank == 0 ? kAnswerToStop : nullptr);
   CommandParser parser(
       "train", "Fine-tunes a model as a profile describes. To resume a stopped run, run the same command again.");
   const ProfileFlags flags(parser,
-                           {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                            {"--train-data", "datasets", "training data: file, folder or glob"},
-                            {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                            {"--output-dir", "output_dir", "output folder of the run"},
-                            {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                           {kModelFlag,
+                            kTrainDataFlag,
+                            kEvalDataFlag,
+                            kOutputDirFlag,
+                            kResumeFlag,
                             {"--max-time", "max_time", "save a checkpoint and stop after this time, such as 2h30m"}});
   run::TrainRequest request;
-  parser.add_list("--allow-changed", request.allow_changed, "let this key differ from the resumed run; repeatable")
-      ->type_name("KEY");
-  parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
-  parser.app().add_flag("--dry-run", request.dry_run,
-                        "do everything up to step 1, including a pass over the largest batch");
+  parser.add_list("--allow-changed", request.allow_changed, "KEY",
+                  "let this key differ from the resumed run; repeatable");
+  parser.add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
+  parser.add_flag("--dry-run", request.dry_run, "do everything up to step 1, including a pass over the largest batch");
   const RanksFlag ranks(parser, world, "start N ranks on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   never_wait_for_stderr();  // a reader of stderr that stops reading must not stop the training

@@ -74,24 +74,24 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
 CommandParser::CommandParser(const std::string& command, const std::string& description)
     : app_(description, "lora-train " + command) {
   app_.allow_extras();
-  app_.add_flag("--json", common_.json, "print results as JSON, one object per line");
-  app_.add_flag("--quiet", common_.quiet, "show no progress, only warnings and errors");
-  app_.add_option("--log-level", common_.log_level, "lowest level to log: debug, info, warning, error or off")
-      ->type_name("LEVEL");
+  add_flag("--json", common_.json, "print results as JSON, one object per line");
+  add_flag("--quiet", common_.quiet, "show no progress, only warnings and errors");
+  add("--log-level", common_.log_level, "LEVEL", "lowest level to log: debug, info, warning, error or off");
 }
 
-CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::string>& values,
+CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::string>& values, const std::string& type,
                                      const std::string& help) {
   // Otherwise CLI11 would take every following word as a further value.
-  return app_.add_option(flag, values, help)->allow_extra_args(false);
+  return add(flag, values, type, help)->allow_extra_args(false);
 }
 
-CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
-                                       const std::string& expected, const std::string& help) {
+CLI::Option* CommandParser::add_parsed(const std::string& flag, const std::string& type,
+                                       std::function<bool(const std::string&)> read, const std::string& expected,
+                                       const std::string& help) {
   const auto take = [this, flag, read = std::move(read), expected](const std::string& text) {
     if (!read(text)) add_mistake(flag, fmt::format("got \"{}\", expected {}.", text, expected));
   };
-  return app_.add_option_function<std::string>(flag, take, help);
+  return app_.add_option_function<std::string>(flag, take, help)->type_name(type);
 }
 
 void CommandParser::accept_others(std::vector<OtherFlag> flags, TakeOther take) {
@@ -193,13 +193,6 @@ void CommandParser::refuse_special_file(const std::string& flag, const std::stri
   if (kind == PathKind::kNone || kind == PathKind::kFile) return;
   refuse(flag, fmt::format("{}{}; expected a file to write.", file,
                            kind == PathKind::kFolder ? " is a folder" : " is a link, a pipe or a device"));
-}
-
-storage::DType CommandParser::weight_dtype(const std::string& flag, const std::string& name) const {
-  if (name == "bf16") return storage::DType::kBF16;
-  if (name == "fp16") return storage::DType::kF16;
-  if (name == "fp32") return storage::DType::kF32;
-  refuse(flag, fmt::format("unknown type \"{}\"; expected bf16, fp16 or fp32.", name));
 }
 
 std::vector<std::string> CommandParser::flag_names() const {

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -11,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/base/text.h"
 #include "lora_train/config/value/findings.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/storage/safetensors.h"
 
 namespace lora_train::cli {
 
@@ -50,19 +51,23 @@ class CommandParser {
  public:
   CommandParser(const std::string& command, const std::string& description);
 
-  /// For flags and options of the command; each option takes one value per occurrence.
   CLI::App& app() { return app_; }
+  CLI::Option* add_flag(const std::string& flag, bool& value, const std::string& help) {
+    return app_.add_flag(flag, value, help);
+  }
   /// "--name TYPE", or a word TYPE if the name has no hyphens.
   template <class T>
   CLI::Option* add(const std::string& flag, T& value, const std::string& type, const std::string& help) {
     return app_.add_option(flag, value, help)->type_name(type);
   }
-  /// "--name VALUE", repeatable.
-  CLI::Option* add_list(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  /// "--name TYPE", repeatable.
+  CLI::Option* add_list(const std::string& flag, std::vector<std::string>& values, const std::string& type,
+                        const std::string& help);
 
-  /// "--name VALUE", parsed by `read`; if that returns false, the value is refused with `expected`.
-  CLI::Option* add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
-                          const std::string& expected, const std::string& help);
+  /// "--name TYPE", parsed by `read`; if that returns false, the value is refused with `expected`.
+  CLI::Option* add_parsed(const std::string& flag, const std::string& type,
+                          std::function<bool(const std::string&)> read, const std::string& expected,
+                          const std::string& help);
   /// "--name N" with least <= N <= most; as in a profile, 1e3 is an integer too.
   template <class T>
   CLI::Option* add_integer(const std::string& flag, T& value, std::int64_t least, std::int64_t most,
@@ -73,13 +78,13 @@ class CommandParser {
       value = static_cast<T>(*number);
       return true;
     };
-    return add_parsed(flag, read, "a whole number from " + std::to_string(least) + " to " + std::to_string(most), help)
-        ->type_name("N");
+    return add_parsed(flag, "N", read, fmt::format("a whole number from {} to {}", least, most), help);
   }
 
-  /// "--name X" with a number that satisfies `holds`, as `expected` describes. `value` is a number, or an optional one.
+  /// "--name TYPE" with a number that satisfies `holds`, as `expected` describes. `value` is a number, or an optional
+  /// one.
   template <class T>
-  CLI::Option* add_number(const std::string& flag, T& value, std::function<bool(double)> holds,
+  CLI::Option* add_number(const std::string& flag, T& value, const std::string& type, std::function<bool(double)> holds,
                           const std::string& expected, const std::string& help) {
     const auto read = [&value, holds = std::move(holds)](const std::string& text) {
       const auto number = parse_number(text);
@@ -87,7 +92,22 @@ class CommandParser {
       value = static_cast<typename NumberOf<T>::type>(*number);
       return true;
     };
-    return add_parsed(flag, read, expected, help);
+    return add_parsed(flag, type, read, expected, help);
+  }
+
+  /// "--name WORD" with one of `words`.
+  template <class T>
+  CLI::Option* add_choice(const std::string& flag, T& value,
+                          const std::vector<std::pair<std::string, typename NumberOf<T>::type>>& words,
+                          const std::string& help) {
+    std::string names;
+    for (const auto& [word, meaning] : words) names += (names.empty() ? "" : "|") + word;
+    const auto read = [&value, words](const std::string& text) {
+      const auto found = std::ranges::find_if(words, [&](const auto& word) { return word.first == text; });
+      if (found != words.end()) value = found->second;
+      return found != words.end();
+    };
+    return add_parsed(flag, names, read, names, help);
   }
 
   /// Flags without an option of the command, in any spelling: --lora_r is --lora-r. `take` gets the flag as given, its
@@ -107,9 +127,6 @@ class CommandParser {
   /// Parses the line and sets the log level. Throws one ConfigError with all wrong flags. Returns false if help or the
   /// flag names (--list-flags, for completion in shells) were requested and printed: the command ends with code 0.
   bool parse(const std::vector<std::string>& arguments);
-
-  /// Parses a flag's type: bf16, fp16 or fp32. Refuses others.
-  storage::DType weight_dtype(const std::string& flag, const std::string& name) const;
 
   /// Refuses an existing path that is not a regular file: the command will put a new file in its place.
   void refuse_special_file(const std::string& flag, const std::string& file) const;

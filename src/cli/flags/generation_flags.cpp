@@ -97,20 +97,17 @@ std::string hash_of_adapter(const std::filesystem::path& adapter) {
 }  // namespace
 
 SamplingFlags::SamplingFlags(CommandParser& parser) {
-  const auto add = [&](const char* flag, auto& value, const SamplingRange& range, const char* help) {
-    return parser.add_number(flag, value, range.holds, range.expected, help);
+  const auto add = [&](const char* flag, auto& value, const char* type, const SamplingRange& range, const char* help) {
+    parser.add_number(flag, value, type, range.holds, range.expected, help);
   };
-  add("--temperature", temperature_, kTemperatureRange,
-      "0 takes the most likely token (default); above 0, tokens are sampled")
-      ->type_name("T");
-  add("--top-p", top_p_, kTopPRange, "sample from the most likely tokens whose probabilities add up to P")
-      ->type_name("P");
-  add("--top-k", top_k_, kTopKRange, "sample from the K most likely tokens; 0 = all")->type_name("K");
-  add("--min-p", min_p_, kMinPRange, "sample from tokens with at least P times the largest probability")
-      ->type_name("P");
+  add("--temperature", temperature_, "T", kTemperatureRange,
+      "0 takes the most likely token (default); above 0, tokens are sampled");
+  add("--top-p", top_p_, "P", kTopPRange, "sample from the most likely tokens whose probabilities add up to P");
+  add("--top-k", top_k_, "K", kTopKRange, "sample from the K most likely tokens; 0 = all");
+  add("--min-p", min_p_, "P", kMinPRange, "sample from tokens with at least P times the largest probability");
   parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
                      "seed for sampling (default 42): the same seed gives the same text");
-  parser.app().add_flag(
+  parser.add_flag(
       "--generation-config", use_generation_config_,
       "take temperature, top-p, top-k and min-p from the model's generation_config.json unless a flag sets them");
 }

@@ -12,6 +12,7 @@
 #include "lora_train/data/model_tokenizer.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/storage/safetensors.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "profile_flags.h"
@@ -32,8 +33,15 @@ std::string find_adapter(const std::string& given, const std::string& name = "--
 inline constexpr const char* kAllowOtherBase = "--allow-other-base";
 
 inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {
-  parser.app().add_flag(kAllowOtherBase, is_allowed,
-                        "use an adapter even if the base weights are not the ones it was trained on");
+  parser.add_flag(kAllowOtherBase, is_allowed,
+                  "use an adapter even if the base weights are not the ones it was trained on");
+}
+
+template <class Type>
+void add_weight_dtype(CommandParser& parser, Type& dtype, const std::string& otherwise) {
+  using enum storage::DType;
+  parser.add_choice("--dtype", dtype, {{"bf16", kBF16}, {"fp16", kF16}, {"fp32", kF32}},
+                    fmt::format("type of the weights (default: {})", otherwise));
 }
 
 inline void check_adapter_base(const std::string& adapter, const storage::ResolvedModel& model, bool is_allowed) {

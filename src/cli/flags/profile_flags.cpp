@@ -47,12 +47,10 @@ launch::LocalRanks this_program(const std::vector<std::string>& arguments, int n
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
     : parser_(parser), key_flags_(key_flags), key_values_(key_flags.size()) {
-  parser
-      .add_list("--profile,--config", profiles_,
-                "profile file, or name of a shipped profile; repeatable, later files win")
-      ->type_name("FILE");
-  parser.add_list("--set", settings_, "set a key, overriding the files: a.b[0].c=v, datasets[+].path=x; repeatable")
-      ->type_name("KEY=VALUE");
+  parser.add_list("--profile,--config", profiles_, "FILE",
+                  "profile file, or name of a shipped profile; repeatable, later files win");
+  parser.add_list("--set", settings_, "KEY=VALUE",
+                  "set a key, overriding the files: a.b[0].c=v, datasets[+].path=x; repeatable");
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }

@@ -21,6 +21,14 @@ struct KeyFlag {
   const char* help;
 };
 
+inline constexpr KeyFlag kModelFlag{"--model", "model", "model folder, or org/name in the local Hugging Face cache"};
+inline constexpr KeyFlag kTemplateFlag{"--chat-template", "chat_template",
+                                       "name of a built-in template, or a .jinja file"};
+inline constexpr KeyFlag kTrainDataFlag{"--train-data", "datasets", "training data: file, folder or glob"};
+inline constexpr KeyFlag kEvalDataFlag{"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"};
+inline constexpr KeyFlag kOutputDirFlag{"--output-dir", "output_dir", "output folder of the run"};
+inline constexpr KeyFlag kResumeFlag{"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"};
+
 /// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every
 /// other key as a flag (--lora-r).
 class ProfileFlags {
