@@ -90,8 +90,6 @@ bool is_before(const SortKey& a, const SortKey& b) {
   return a.is_number ? a.number < b.number : a.text < b.text;
 }
 
-using Json = nlohmann::ordered_json;
-
 /// A spreadsheet would evaluate a text that begins like a formula.
 bool is_formula(const std::string& text) {
   return !text.empty() && std::string_view("=+-@").find(text.front()) != std::string_view::npos && !parse_number(text);

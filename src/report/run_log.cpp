@@ -33,19 +33,9 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(fs::symlink_status(path, ignored));
 }
 
-struct MetricsFile {
-  std::string problem = {};  ///< the problem with the file; empty: none
-};
-
 constexpr std::size_t kLossWindows = 20;
 
 constexpr std::size_t kMostCalibrationBins = 100;
-
-std::optional<TaskKind> task_kind(const std::string& name) {
-  const Names names = names_of(TaskKind{});
-  const auto found = std::ranges::find(names, name);
-  return found == names.end() ? std::nullopt : std::optional(static_cast<TaskKind>(found - names.begin()));
-}
 
 /// Empty unless all are [count, sum of confidence, number right].
 std::vector<CalibrationBin> bins_of(const Json& object) {
@@ -161,7 +151,7 @@ class LineReader {
     logged.step = whole_number_of(object, "step").value_or(0);
     logged.name = text_of(object, "name");
     const std::string kind = text_of(object, "kind");
-    logged.kind = task_kind(kind);
+    logged.kind = from_string<TaskKind>(kind);
     if (!kind.empty() && !logged.kind) return;  // of another version
     std::erase_if(run_.evals, [&](const LoggedEval& other) {
       return other.step > logged.step || (other.step == logged.step && other.name == logged.name);
@@ -238,11 +228,12 @@ void fill_speed(RunRecord& run) {
   }
 }
 
-/// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.
-MetricsFile read_metrics(const fs::path& path, RunRecord& run) {
-  if (!is_file(path)) return {"no metrics.jsonl"};  // also excludes devices, which might be endless
+/// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line. Returns the problem with
+/// the file; empty: none.
+std::string read_metrics(const fs::path& path, RunRecord& run) {
+  if (!is_file(path)) return "no metrics.jsonl";  // also excludes devices, which might be endless
   std::ifstream file(path, std::ios::binary);
-  if (!file) return {"metrics.jsonl cannot be read"};
+  if (!file) return "metrics.jsonl cannot be read";
   LineReader reader(run);
   long long number = 0, num_bad = 0, first_bad = 0;
   for (std::string line; std::getline(file, line);) {
@@ -259,12 +250,9 @@ MetricsFile read_metrics(const fs::path& path, RunRecord& run) {
   fill_losses(run);
   fill_evals(run);
   fill_speed(run);
-  MetricsFile result{number == 0 ? "metrics.jsonl is empty" : ""};
-  if (num_bad > 0) {
-    result.problem = fmt::format("metrics.jsonl:{} is not a metrics line{}", first_bad,
-                                 num_bad > 1 ? fmt::format(" ({} such lines)", num_bad) : "");
-  }
-  return result;
+  if (num_bad == 0) return number == 0 ? "metrics.jsonl is empty" : "";
+  return fmt::format("metrics.jsonl:{} is not a metrics line{}", first_bad,
+                     num_bad > 1 ? fmt::format(" ({} such lines)", num_bad) : "");
 }
 
 /// Natural order: "r8" before "r16", and "0.001" before "0.01". Digits without a leading zero compare as a number.
@@ -440,16 +428,16 @@ RunRecord read_run(const fs::path& folder) {
   RunRecord run;
   run.folder = folder;
   read_profile(run);
-  const MetricsFile metrics = read_metrics(folder / storage::kMetricsFile, run);
+  const std::string problem = read_metrics(folder / storage::kMetricsFile, run);
   const bool has_lines = is_file(folder / storage::kMetricsFile);
-  if (has_lines) add_reason(run, metrics.problem);
+  if (has_lines) add_reason(run, problem);
   read_summary(run);
   run.document_losses = read_document_losses(folder / storage::kDocumentLossesFile);
   if (const fs::path file = folder / storage::kEvalAnswersFile; is_file(file)) run.answers = read_answers(file);
   // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
   if (is_late && !is_file(folder / storage::kProfileFile)) add_reason(run, "no profile.yaml");
-  if (is_late && !has_lines) add_reason(run, metrics.problem);
+  if (is_late && !has_lines) add_reason(run, problem);
   if (run.name.empty()) {
     std::error_code ignored;
     run.name = fs::weakly_canonical(folder, ignored).filename().string();
