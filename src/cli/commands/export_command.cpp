@@ -70,7 +70,7 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
   }
   print_line(fmt::format("{}: {} tensors in {}{}, {}", flags.gguf, format_count(result.num_tensors), type,
                          flags.merge ? fmt::format(", {} of them merged", format_count(result.num_merged)) : "",
-                         format_bytes(static_cast<double>(result.num_bytes))));
+                         format_bytes(result.num_bytes)));
   if (result.num_other_type > 0) {
     print_line(format_count(result.num_other_type) + " matrices are F16: their rows are not a multiple of 32");
   }

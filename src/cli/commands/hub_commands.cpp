@@ -53,8 +53,6 @@ class TransferProgress {
   std::uint64_t start_bytes_ = 0;
 };
 
-std::string size_of(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 // download: a model, an adapter or a dataset from the Hugging Face hub into the local cache.
 
 /// "pytorch_model.bin, onnx/ (12 files)"
@@ -76,7 +74,7 @@ void log_skipped(const std::vector<hub::SkippedFile>& files) {
   if (files.empty()) return;
   std::uint64_t num_bytes = 0;
   for (const hub::SkippedFile& file : files) num_bytes += file.num_bytes;
-  log_info("skipped, because lora-train does not read them ({}; --all downloads them): {}", size_of(num_bytes),
+  log_info("skipped, because lora-train does not read them ({}; --all downloads them): {}", format_bytes(num_bytes),
            names_of(files));
 }
 
@@ -101,10 +99,10 @@ void print_download(const std::string& name, const hub::DownloadResult& result, 
   }
   print_line(result.snapshot.string());
   if (result.num_files > 0)
-    log_info("{}: {}, {}, commit {}{}", name, count_of(result.num_files, "file"), size_of(result.num_bytes),
+    log_info("{}: {}, {}, commit {}{}", name, count_of(result.num_files, "file"), format_bytes(result.num_bytes),
              result.commit.substr(0, 12),
              result.num_downloaded_bytes == 0 ? "; all were in the cache already"
-                                              : "; downloaded " + size_of(result.num_downloaded_bytes));
+                                              : "; downloaded " + format_bytes(result.num_downloaded_bytes));
   log_info("next: " + next_command(name, result, is_dataset));
 }
 
@@ -148,7 +146,7 @@ namespace {
 void print_plan(const hub::PushPlan& plan, const std::string& target, bool json) {
   for (const hub::PushFile& file : plan.files) {
     print_json_or_text(json, {{"path", file.path}, {"num_bytes", file.num_bytes}},
-                       fmt::format("{:>10}  {}", size_of(file.num_bytes), file.path));
+                       fmt::format("{:>10}  {}", format_bytes(file.num_bytes), file.path));
   }
   log_info("{} would go to {}; --dry-run sent nothing", plan.folder.string(), target);
 }
@@ -165,7 +163,7 @@ void print_push(const std::string& name, const hub::PushResult& result, bool jso
   log_info("{}: {}", name,
            result.num_files == 0 ? "the repository has all files already; no commit was made"
                                  : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
-                                       ", " + size_of(result.num_uploaded_bytes) + " of large files uploaded");
+                                       ", " + format_bytes(result.num_uploaded_bytes) + " of large files uploaded");
 }
 
 }  // namespace

@@ -276,11 +276,10 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   }
   const lora::MergeResult result =
       flags.keep_quantised ? merge_and_quantise(request, hooks) : lora::merge_adapter(request, hooks);
-  print_json_or_text(
-      parser.common().json, as_json(result, comparison),
-      fmt::format("{}: {} tensors, {} of them merged, {} in {} files\n{}", result.folder.string(),
-                  format_count(result.num_tensors), format_count(result.num_merged),
-                  format_bytes(static_cast<double>(result.weight_bytes)), result.num_files, in_words(comparison)));
+  print_json_or_text(parser.common().json, as_json(result, comparison),
+                     fmt::format("{}: {} tensors, {} of them merged, {} in {} files\n{}", result.folder.string(),
+                                 format_count(result.num_tensors), format_count(result.num_merged),
+                                 format_bytes(result.weight_bytes), result.num_files, in_words(comparison)));
 }
 
 void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {

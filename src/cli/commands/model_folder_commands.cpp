@@ -22,7 +22,7 @@ void print_result(const model::InitModelResult& result, const std::string& folde
                       {"weight_bytes", result.weight_bytes},
                       {"files", result.files}},
                      fmt::format("{}: {} parameters, {} in {}", folder, format_count(result.num_parameters),
-                                 format_bytes(static_cast<double>(result.weight_bytes)), join(result.files)));
+                                 format_bytes(result.weight_bytes), join(result.files)));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ void print_result(const model::QuantizeResult& result, bool json) {
        {"weight_bytes", result.weight_bytes},
        {"num_files", result.num_files}},
       fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(), format_count(result.num_linears),
-                  format_bytes(static_cast<double>(result.weight_bytes)), result.num_files));
+                  format_bytes(result.weight_bytes), result.num_files));
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
   return fmt::format(
       "\nA checkpoint takes {}: on {} a pause of about {:.2f} s, then {:.1f} s of writing during the steps at {:.1f} "
       "GB/s (--disk).\nsave_steps: 100 costs {:.2f}% of the steps' time, 500 {:.2f}%.\n",
-      format_bytes(static_cast<double>(row.checkpoint_bytes)), name_of(row), cost.pause_s, cost.write_s, disk_gb_s,
+      format_bytes(row.checkpoint_bytes), name_of(row), cost.pause_s, cost.write_s, disk_gb_s,
       100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
 }
 

@@ -222,8 +222,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 std::string time_text(std::int64_t seconds) {
   const std::time_t time = seconds;
   std::tm local{};
@@ -243,13 +241,13 @@ void list(const fs::path& folder, bool json) {
                         {"num_bytes", table.num_bytes},
                         {"last_used", table.last_used},
                         {"is_in_use", table.is_in_use}},
-                       fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), size_text(table.num_bytes),
+                       fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), format_bytes(table.num_bytes),
                                    table.file.filename().string(), table.is_in_use ? "  in use" : ""));
   }
   if (json) return;
   const std::uint64_t limit = data::token_cache_limit();
-  print_line(fmt::format("{}: {} tables, {}{}", folder.string(), tables.size(), size_text(total),
-                         limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
+  print_line(fmt::format("{}: {} tables, {}{}", folder.string(), tables.size(), format_bytes(total),
+                         limit == data::kNoCacheLimit ? "; no limit" : " of at most " + format_bytes(limit)));
 }
 
 void clear(const fs::path& folder, std::int64_t used_before, bool json) {
@@ -266,7 +264,7 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
        {"num_bytes", deleted.num_bytes},
        {"num_in_use", num_in_use},
        {"num_without_lock", num_without_lock}},
-      fmt::format("{}: deleted {} tables, {}{}{}", folder.string(), deleted.num_tables, size_text(deleted.num_bytes),
+      fmt::format("{}: deleted {} tables, {}{}{}", folder.string(), deleted.num_tables, format_bytes(deleted.num_bytes),
                   num_in_use == 0 ? "" : fmt::format("; kept {} in use", num_in_use),
                   num_without_lock == 0 ? "" : fmt::format("; kept {} that cannot be locked", num_without_lock)));
 }

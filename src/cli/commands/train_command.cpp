@@ -79,7 +79,7 @@ report::Provenance provenance_of(const LoadedProfile& loaded, const std::vector<
       {"host", host_name()},
       {"operating_system", operating_system()},
       {"cpu", fmt::format("{} ({}{}", host.cpu_model, host.num_cores, host.num_cores == 1 ? " core)" : " cores)")},
-      {"host_memory", format_bytes(static_cast<double>(host.memory_bytes))}};
+      {"host_memory", format_bytes(host.memory_bytes)}};
   for (const auto& [key, origin] : loaded.origin) {
     if (origin == "default") continue;
     provenance.set_by.emplace_back(key, origin);

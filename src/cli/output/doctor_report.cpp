@@ -131,8 +131,6 @@ constexpr std::size_t kWidestValue = 72, kWidestKernelName = 40;
 
 using Checks = std::vector<DoctorCheck>;
 
-std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
 /// Something missing that only a GPU needs. `advice`: for a machine that has one.
@@ -171,9 +169,10 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
     cpu.advice = "it has no bf16 units; precision: fp32 is faster";
   }
   checks.push_back(cpu);
-  checks.push_back({"host memory",
-                    fmt::format("{}, {} available", bytes_text(host.memory_bytes), bytes_text(found.available_memory)),
-                    CheckStatus::kOk, ""});
+  checks.push_back(
+      {"host memory",
+       fmt::format("{}, {} available", format_bytes(host.memory_bytes), format_bytes(found.available_memory)),
+       CheckStatus::kOk, ""});
 }
 
 /// Returns false if nothing can be said about single GPUs.
@@ -202,8 +201,8 @@ bool judge_driver(const device::GpuSystem& system, Checks& checks) {
 
 DoctorCheck judge_gpu(const device::Gpu& gpu) {
   std::string value = fmt::format("{}, {}, {} multiprocessors, {}", gpu.name, gpu.architecture(),
-                                  gpu.num_multiprocessors, bytes_text(gpu.total_bytes));
-  if (gpu.free_bytes) value += fmt::format(", {} free", bytes_text(*gpu.free_bytes));
+                                  gpu.num_multiprocessors, format_bytes(gpu.total_bytes));
+  if (gpu.free_bytes) value += fmt::format(", {} free", format_bytes(*gpu.free_bytes));
   DoctorCheck check{fmt::format("GPU {}", gpu.index), value};
   try {
     device::require_usable(gpu);
@@ -272,10 +271,10 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
     return;
   }
   const DiskSpeed& disk = *found.disk;
-  std::string value = fmt::format("{}: {} free", disk.folder.string(), bytes_text(disk.free_bytes));
+  std::string value = fmt::format("{}: {} free", disk.folder.string(), format_bytes(disk.free_bytes));
   if (disk.num_bytes > 0) {
     value += fmt::format(", writes {}/s with fsync, reads {}/s ({})", format_bytes(disk.write_bytes_per_s),
-                         format_bytes(disk.read_bytes_per_s), bytes_text(disk.num_bytes));
+                         format_bytes(disk.read_bytes_per_s), format_bytes(disk.num_bytes));
   }
   DoctorCheck check{"disk", value};
   if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
