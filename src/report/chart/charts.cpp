@@ -46,26 +46,22 @@ Frame frame_of(const Panel& panel, double left, double top) {
   return frame;
 }
 
+void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink = Ink::kText,
+               Align align = Align::kLeft) {
+  drawing.labels.push_back({.x = x, .baseline = baseline, .text = text, .size = size, .ink = ink, .align = align});
+}
+
 void draw_axes(const Frame& frame, Drawing& drawing) {
   for (const double y : nice_ticks(frame.y, 5)) {
     const double at = frame.at({frame.x.low, y}).y;
     drawing.rectangles.push_back({frame.left, at - 0.5, frame.right - frame.left, 1, Ink::kGrid});
-    drawing.labels.push_back({.x = frame.left - 8,
-                              .baseline = at + 4,
-                              .text = tick_text(y),
-                              .size = kPanelTickSize,
-                              .ink = Ink::kMuted,
-                              .align = Align::kRight});
+    add_label(drawing, frame.left - 8, at + 4, tick_text(y), kPanelTickSize, Ink::kMuted, Align::kRight);
   }
   for (const double x : nice_ticks(frame.x, 6)) {
     const double at = frame.at({x, 0}).x;
     const bool is_at_edge = at > frame.right - 14;
-    drawing.labels.push_back({.x = is_at_edge ? frame.right : at,
-                              .baseline = frame.bottom + 18,
-                              .text = tick_text(x),
-                              .size = kPanelTickSize,
-                              .ink = Ink::kMuted,
-                              .align = is_at_edge ? Align::kRight : Align::kCenter});
+    add_label(drawing, is_at_edge ? frame.right : at, frame.bottom + 18, tick_text(x), kPanelTickSize, Ink::kMuted,
+              is_at_edge ? Align::kRight : Align::kCenter);
   }
 }
 
@@ -110,8 +106,7 @@ void draw_key(const Panel& panel, double left, double baseline, Drawing& drawing
   for (const Curve& curve : panel.curves) {
     if (curve.name.empty()) continue;
     drawing.polylines.push_back({{{x, baseline - 4}, {x + 16, baseline - 4}}, 3, curve.ink, 1});
-    drawing.labels.push_back(
-        {.x = x + 22, .baseline = baseline, .text = curve.name, .size = kPanelTextSize, .ink = Ink::kMuted});
+    add_label(drawing, x + 22, baseline, curve.name, kPanelTextSize, Ink::kMuted);
     x += 22 + label_width(curve.name, kPanelTextSize) + 14;
   }
 }
@@ -122,25 +117,16 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
   int num_outside = 0;
   for (const Curve& curve : panel.curves) num_outside += draw_curve(curve, frame, drawing);
   const double baseline = top + kPanelTitleSize;
-  drawing.labels.push_back({.x = left, .baseline = baseline, .text = panel.title, .size = kPanelTitleSize});
+  add_label(drawing, left, baseline, panel.title, kPanelTitleSize);
   draw_key(panel, left, baseline, drawing);
   if (num_outside == 0) return;
-  drawing.labels.push_back({.x = frame.right,
-                            .baseline = frame.top + 4,
-                            .text = count_of(num_outside, "point") + " outside",
-                            .size = kPanelTickSize,
-                            .ink = Ink::kMuted,
-                            .align = Align::kRight});
+  add_label(drawing, frame.right, frame.top + 4, count_of(num_outside, "point") + " outside", kPanelTickSize,
+            Ink::kMuted, Align::kRight);
 }
 
 constexpr double kSquareMargin = 20, kSquareTitleSize = 15, kSquareTextSize = 12, kSquareTickSize = 11,
                  kSquareLeft = 64, kSide = 360, kCountsHeight = 70;
 constexpr double kSquareLineHeight = 20, kBinDotWidth = 8, kSquareWidth = kSquareLeft + kSide + kSquareMargin;
-
-void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink,
-               Align align) {
-  drawing.labels.push_back({.x = x, .baseline = baseline, .text = text, .size = size, .ink = ink, .align = align});
-}
 
 /// The square, its ticks and the diagonal. `top` is that of the square.
 void draw_square(double top, Drawing& drawing) {
@@ -304,13 +290,8 @@ std::string subtitle_of(const RunRecord& run) {
 Drawing draw(const LineCharts& charts) {
   Drawing drawing;
   drawing.title = charts.title;
-  drawing.labels.push_back(
-      {.x = kPageMargin, .baseline = kPageMargin + kPageTitleSize, .text = charts.title, .size = kPageTitleSize});
-  drawing.labels.push_back({.x = kPageMargin,
-                            .baseline = kPageMargin + kPageTitleSize + 22,
-                            .text = charts.subtitle,
-                            .size = kPanelTextSize,
-                            .ink = Ink::kMuted});
+  add_label(drawing, kPageMargin, kPageMargin + kPageTitleSize, charts.title, kPageTitleSize);
+  add_label(drawing, kPageMargin, kPageMargin + kPageTitleSize + 22, charts.subtitle, kPanelTextSize, Ink::kMuted);
   const double top = kPageMargin + kPageTitleSize + 44;
   for (std::size_t i = 0; i < charts.panels.size(); ++i) {
     const auto column = static_cast<double>(i % kPanelsPerRow), row = static_cast<double>(i / kPanelsPerRow);
@@ -414,28 +395,22 @@ Drawing draw(const BarChart& chart) {
   drawing.title = chart.title;
   drawing.width = static_cast<int>(std::ceil(std::max({kLeastWidth, row_width + 2 * kMargin, titles + 2 * kMargin})));
   double y = kMargin + kTitleSize;
-  drawing.labels.push_back({.x = kMargin, .baseline = y, .text = chart.title, .size = kTitleSize});
+  add_label(drawing, kMargin, y, chart.title, kTitleSize);
   if (!chart.subtitle.empty()) {
     y += kLineHeight;
-    drawing.labels.push_back(
-        {.x = kMargin, .baseline = y, .text = chart.subtitle, .size = kTextSize, .ink = Ink::kMuted});
+    add_label(drawing, kMargin, y, chart.subtitle, kTextSize, Ink::kMuted);
   }
   y += kTextGap;
   const double left = kMargin + names + kTextGap, longest = drawing.width - left - kTextGap - texts - kMargin;
   const double top = y;
   for (const Bar& bar : chart.bars) {
     const double baseline = y + kRowHeight / 2 + kTextSize * 0.36;
-    drawing.labels.push_back(
-        {.x = left - kTextGap, .baseline = baseline, .text = bar.name, .size = kTextSize, .align = Align::kRight});
+    add_label(drawing, left - kTextGap, baseline, bar.name, kTextSize, Ink::kText, Align::kRight);
     const double length = largest > 0 ? longest * bar.value.value_or(0) / largest : 0;
     if (bar.value)
       drawing.rectangles.push_back({left, y + (kRowHeight - kBarHeight) / 2, std::max(1.0, length), kBarHeight,
                                     bar.is_accented ? Ink::kAccent : Ink::kBar});
-    drawing.labels.push_back({.x = left + length + kTextGap,
-                              .baseline = baseline,
-                              .text = bar.text,
-                              .size = kTextSize,
-                              .ink = bar.value ? Ink::kText : Ink::kBad});
+    add_label(drawing, left + length + kTextGap, baseline, bar.text, kTextSize, bar.value ? Ink::kText : Ink::kBad);
     y += kRowHeight;
   }
   drawing.rectangles.push_back({left - 1, top, 1, y - top, Ink::kGrid});
