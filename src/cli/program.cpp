@@ -220,11 +220,8 @@ const Command& find_command(const Invocation& invocation) {
   if (const std::string instead = instead_of_command(name, invocation.arguments); !instead.empty())
     throw ConfigError(name, instead);
   std::string message = "unknown command.";
-  const std::string nearest = nearest_name(name, names);
-  if (!nearest.empty()) message += fmt::format(" Did you mean \"{}\"?", nearest);
-  if (name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json")) {
-    message += fmt::format(" To train with a profile: lora-train train {}.", name);
-  }
+  if (const std::string nearest = nearest_name(name, names); !nearest.empty()) message += did_you_mean({nearest});
+  if (is_configuration(name)) message += fmt::format(" To train with a profile: lora-train train {}.", name);
   throw ConfigError(name, "{} Commands: {}.", message, join(names));
 }
 
