@@ -27,15 +27,6 @@ std::string text_of(const Value& source, const std::vector<const char*>& keys, c
   return otherwise;
 }
 
-std::string model_in(const Value& source) {
-  return text_of(source, {"model_name_or_path", "base_model", "model"}, "MODEL");
-}
-
-/// A file that trains names the folder in which its adapter will be.
-std::string adapter_in(const Value& source) {
-  return text_of(source, {"adapter_name_or_path", "lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER");
-}
-
 bool has_value(const Value& source, const char* key) {
   const Value* value = source.find(key);
   return value && !value->is_null();
@@ -46,28 +37,6 @@ bool has_any(const Value& source, const std::vector<const char*>& keys) {
 }
 
 bool is_true(const Value& source, const char* key) { return parse_bool(source.text_of(key)) == true; }
-
-/// LLaMA-Factory merges several adapters one by one.
-std::vector<std::string> adapters_in(const Value& source) {
-  const Value* value = source.find("adapter_name_or_path");
-  return value ? names_in(*value) : std::vector<std::string>{};
-}
-
-std::string export_folder(const Value& source) {
-  const std::string run = text_of(source, {"output_dir"}, "");
-  return text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
-}
-
-/// The line of `command` with model and adapter from a LLaMA-Factory file, and `more`.
-std::string line_of(const std::string& command, const Value& source, const std::vector<std::string>& more) {
-  const std::vector<std::string> adapters = adapters_in(source);
-  const bool is_merged = adapters.size() > 1;
-  std::vector<std::string> words = {"lora-train", command, "--model",
-                                    is_merged ? export_folder(source) : model_in(source)};
-  if (adapters.size() == 1) words.insert(words.end(), {"--adapter", adapters.front()});
-  words.insert(words.end(), more.begin(), more.end());
-  return shell_line(words);
-}
 
 /// The keys of `source` that only `tool` has.
 std::vector<std::string> evidence_for(const Tool& tool, const Value& source) {
@@ -89,12 +58,15 @@ std::vector<std::pair<const Tool*, std::vector<std::string>>> possible_tools(con
   return found;
 }
 
-/// `lora-train merge ...` with the folders that `source` names.
+/// `lora-train merge ...` with the folders that `source` names: one line for each adapter, as LLaMA-Factory merges
+/// them. A file that trains names the folder in which its adapter will be.
 std::string merge_line(const Value& source) {
-  std::vector<std::string> adapters = adapters_in(source);
-  if (adapters.size() < 2) adapters = {adapter_in(source)};
-  const std::string output = export_folder(source);
-  std::string lines, model = model_in(source);
+  const Value* const given = source.find("adapter_name_or_path");
+  std::vector<std::string> adapters = given ? names_in(*given) : std::vector<std::string>{};
+  if (adapters.empty()) adapters = {text_of(source, {"lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER")};
+  const std::string run = text_of(source, {"output_dir"}, "");
+  const std::string output = text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
+  std::string lines, model = text_of(source, {"model_name_or_path", "base_model", "model"}, "MODEL");
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const std::string folder = output + (i + 1 == adapters.size() ? "" : fmt::format("-{}", i + 1));
     lines += (i > 0 ? " && " : "") +
@@ -104,47 +76,20 @@ std::string merge_line(const Value& source) {
   return lines;
 }
 
-/// Commands for what else an export file asks for.
-std::string beside_merging(const Value& source) {
-  const std::string output = export_folder(source), hub = text_of(source, {"export_hub_model_id"}, "");
-  std::string text;
-  if (has_value(source, "export_quantization_bit")) {
-    text = "; export_quantization_bit makes GPTQ weights, which are not supported, but " +
-           shell_line({"lora-train", "export", "--model", output, "--gguf", "model.gguf", "--type", "q8_0"}) +
-           " writes 8 bits for llama.cpp";
-  }
-  if (!hub.empty()) text += "; to upload it: " + shell_line({"lora-train", "push", output, hub});
-  return text;
-}
-
-/// "First merge its adapters: ...; then ", for a file that answers with several adapters.
-std::string merge_first(const Value& source) {
-  return adapters_in(source).size() > 1 ? fmt::format("First merge its adapters: {}; then ", merge_line(source)) : "";
-}
-
-/// For a LLaMA-Factory file that exports a model, answers with it or writes predictions: one sentence with the commands
-/// to run instead. nullopt: it trains.
+/// For a LLaMA-Factory file that exports a model, answers with it or writes predictions: what to run instead. nullopt:
+/// it trains.
 std::optional<std::string> instead_of_training(const Value& source) {
-  const bool trains = has_any(source, {"dataset"}) || is_true(source, "do_train");
-  if (!source.is_map() || trains) return std::nullopt;
-  const std::string output = text_of(source, {"output_dir"}, "predictions"), first = merge_first(source);
-  if (is_true(source, "do_predict")) {
-    return "writes answers and trains nothing. " + (first.empty() ? "Run " : first + "run ") +
-           line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", output + "/answers.jsonl"}) +
-           "; to measure instead: " + line_of("eval", source, {"--eval-data", "EXAMPLES.jsonl"}) + ".";
+  if (has_any(source, {"dataset"}) || is_true(source, "do_train")) return std::nullopt;
+  if (!is_true(source, "do_predict")) {
+    if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
+    const bool is_run = has_any(source, {"output_dir", "learning_rate", "num_train_epochs", "max_steps", "cutoff_len",
+                                         "per_device_train_batch_size", "lora_rank", "lora_target"});
+    const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
+    if (!has_value(source, "export_dir") && (is_run || !answers)) return std::nullopt;
   }
-  if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
-  if (has_value(source, "export_dir")) {
-    return fmt::format("trains nothing. To merge: {}{}; to talk to it: {}.", merge_line(source), beside_merging(source),
-                       line_of("chat", source, {}));
-  }
-  const bool is_run = has_any(source, {"output_dir", "learning_rate", "num_train_epochs", "max_steps", "cutoff_len",
-                                       "per_device_train_batch_size", "lora_rank", "lora_target"});
-  const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
-  if (is_run || !answers) return std::nullopt;
-  return fmt::format("answers and trains nothing. {}{}; to answer a file: {}.",
-                     first.empty() ? "To talk to it: " : first + "talk to it: ", line_of("chat", source, {}),
-                     line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", "answers.jsonl"}));
+  return fmt::format(
+      "trains nothing. To answer, use lora-train chat, generate or eval with --model and --adapter; to merge: {}.",
+      merge_line(source));
 }
 
 /// Names that only a Python script's own configuration has (PEFT's and transformers' arguments), as a list; empty if
@@ -262,7 +207,7 @@ std::string tool_of_key(const std::string& name) {
 std::string merge_line(const std::filesystem::path& file) {
   try {
     const Value source = parse_yaml(read_file(file), {file.string(), 0});
-    return merge_line(source) + beside_merging(source);
+    return merge_line(source);
   } catch (const Error&) {  // it is missing, or not YAML
     return merge_line(null_value());
   }

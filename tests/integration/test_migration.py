@@ -85,13 +85,11 @@ PREDICTS = ("model_name_or_path: m\nadapter_name_or_path: saves/x\nstage: sft\nd
             "output_dir: out\npredict_with_generate: true\n")
 
 
-@pytest.mark.parametrize("text, lines", [
-    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output answers.jsonl"]),
-    (ANSWERS.replace("adapter_name_or_path: saves/x\n", ""), ["lora-train chat --model m;"]),
-    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
-def test_a_file_that_answers_gives_the_lines_for_it(text, lines, tmp_path):
+@pytest.mark.parametrize("text, adapter", [(ANSWERS, "saves/x"), (ANSWERS.replace("adapter_name_or_path: saves/x\n", ""), "ADAPTER"), (PREDICTS, "saves/x")])
+def test_a_file_that_answers_names_the_commands_for_it(text, adapter, tmp_path):
     run = convert(tmp_path, text, "--output", "my.yaml")
-    assert run.code == USAGE and "trains nothing" in run.stderr and all(line in run.stderr for line in lines), run
+    assert run.code == USAGE and "trains nothing. To answer, use lora-train chat, generate or eval" in run.stderr, run
+    assert f"to merge: lora-train merge --model m --adapter {adapter} --output-dir" in run.stderr, run
     assert run.stderr.count("\n") == 1 and not (tmp_path / "my.yaml").exists(), run
     run = check(tmp_path, text)
     assert run.code == USAGE and run.stderr.count("run `lora-train convert mine.yaml`") == 1, run
