@@ -5,8 +5,7 @@
 #include <string_view>
 
 #include "lora_train/base/error.h"
-#include "tokenizer/jinja/template.h"
-#include "tokenizer/jinja/value.h"
+#include "tokenizer/jinja/jinja.h"
 
 namespace lora_train::fuzz {
 

@@ -12,8 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jinja/template.h"
-#include "jinja/value.h"
+#include "jinja/jinja.h"
 #include "json/json_place.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"

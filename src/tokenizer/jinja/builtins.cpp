@@ -1,6 +1,4 @@
 // Methods of strings, lists, dictionaries and loops; the functions that every template can call; arguments.
-#include "builtins.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "jinja.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::tokenizer::jinja {

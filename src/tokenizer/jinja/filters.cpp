@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "builtins.h"
+#include "jinja.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::tokenizer::jinja {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "builtins.h"
+#include "jinja.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {

@@ -5,9 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "builtins.h"
+#include "jinja.h"
 #include "lora_train/base/error.h"
-#include "template.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {

@@ -4,10 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "builtins.h"
+#include "jinja.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "template.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {

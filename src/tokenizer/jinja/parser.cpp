@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "builtins.h"
+#include "jinja.h"
 #include "lora_train/base/error.h"
-#include "template.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {

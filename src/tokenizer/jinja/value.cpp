@@ -1,5 +1,3 @@
-#include "value.h"
-
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "jinja.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
@@ -472,6 +471,21 @@ Text to_json(const Value& value, const JsonStyle& style) {
   JsonWriter writer(style);
   writer.write(value, 0);
   return std::move(writer.out);
+}
+
+std::vector<std::size_t> char_positions(const std::string& text) {
+  spend_bytes(8 * text.size());
+  std::vector<std::size_t> positions;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!is_continuation(text[i])) positions.push_back(i);
+  }
+  positions.push_back(text.size());
+  return positions;
+}
+
+void spend_search(std::size_t text_size, std::size_t needle_size) {
+  // Both are at most 16 MiB, so the product fits.
+  spend_bytes(text_size * (1 + needle_size / 64));
 }
 
 }  // namespace lora_train::tokenizer::jinja
