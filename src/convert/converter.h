@@ -1,11 +1,9 @@
 // Collects the fate of each key in another tool's file.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lora_train/base/error.h"

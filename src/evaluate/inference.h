@@ -1,7 +1,6 @@
 // A model for inference: the base, or the base with an adapter.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 
 #include "lora_train/evaluate/generation.h"

@@ -1,6 +1,5 @@
 #include "lora_train/hub/push.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "hub_api.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <tuple>
 #include <utility>
 
 #include "lora_train/base/error.h"

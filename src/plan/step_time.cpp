@@ -3,7 +3,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/model/layer_shape.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "evaluation_schedule.h"

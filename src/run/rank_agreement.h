@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 
 #include "lora_train/base/error.h"
 #include "lora_train/run/run_state.h"

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "lora_train/base/error.h"

@@ -3,7 +3,6 @@
 
 #include <exception>
 #include <filesystem>
-#include <string>
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"

@@ -1,7 +1,6 @@
 // adapter_model.safetensors of a PEFT folder, checked against the tensors that it should hold. No torch.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

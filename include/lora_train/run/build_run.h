@@ -1,7 +1,6 @@
 // Builds a run that is ready for step 1 from a request.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>

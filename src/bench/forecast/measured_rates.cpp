@@ -1,7 +1,6 @@
 #include "measured_rates.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"

@@ -2,7 +2,6 @@
 // a forecast, and the deviation of past runs from their planned times.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>

@@ -1,5 +1,4 @@
 // The Hugging Face hub: download, push.
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>

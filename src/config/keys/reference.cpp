@@ -3,7 +3,6 @@
 #include "lora_train/config/keys/reference.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"

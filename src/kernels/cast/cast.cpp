@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"

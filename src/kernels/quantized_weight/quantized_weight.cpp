@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <vector>
 
 #include "dispatch/arguments.h"
 #include "lora_train/base/ceil_div.h"

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
-#include <map>
 #include <set>
 
 #include "weight_reader.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cctype>
-#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <nlohmann/json.hpp>

@@ -5,7 +5,6 @@
 #include <c10/core/TensorOptions.h>
 
 #include <limits>
-#include <memory>
 
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/model_tokenizer.h"
