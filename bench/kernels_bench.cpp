@@ -177,10 +177,10 @@ LORA_TRAIN_BOTH(dropout);
 LORA_TRAIN_BOTH(embedding);
 #define LORA_TRAIN_QUANTIZED(f, code) \
   BENCHMARK_CAPTURE(f, code, WeightCode::code)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)
-LORA_TRAIN_QUANTIZED(dequantize, kNf4);
+LORA_TRAIN_QUANTIZED(dequantize, k4Bit);
 LORA_TRAIN_QUANTIZED(dequantize, kInt8);
 LORA_TRAIN_QUANTIZED(dequantize, kFp8);
-LORA_TRAIN_QUANTIZED(quantize, kNf4);
+LORA_TRAIN_QUANTIZED(quantize, k4Bit);
 LORA_TRAIN_QUANTIZED(quantize, kInt8);
 LORA_TRAIN_QUANTIZED(quantize, kFp8);
 LORA_TRAIN_BOTH(lora_grad_b);
