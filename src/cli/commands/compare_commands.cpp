@@ -49,7 +49,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   std::vector<std::string> folders, columns;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false, writes_reports = false;
-  parser.add("DIR", folders, "DIR", "output folders of runs, or folders that contain some");
+  parser.add("DIR", folders, "", "output folders of runs, or folders that contain some");
   parser.add("--sort", sort_key, "KEY",
              "sort by a column, such as eval_loss, tokens_per_s or learning_rate; -KEY: largest first");
   parser.add_flag("--reverse", is_reversed, "with --sort: largest first");
