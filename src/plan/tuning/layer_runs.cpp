@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/gemm/gemm.h"
@@ -91,23 +90,25 @@ kernels::AttentionLayout AttentionRun::layout(std::int64_t window, AttentionBack
           cu_seqlens_device_, cu_seqlens_device_, longest_, longest_,     {}};
 }
 
-void AttentionRun::forward(const kernels::AttentionLayout& layout) {
+void AttentionRun::forward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls) {
   const std::int64_t H = sizes_.num_heads, K = sizes_.num_kv_heads;
   at::Tensor out = heads(out_, 0, H);
-  calls_.forward(heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), layout, out, lse_);
+  calls.forward(heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), layout, out, lse_);
 }
 
-kernels::AttentionGradients AttentionRun::backward(const kernels::AttentionLayout& layout) {
+kernels::AttentionGradients AttentionRun::backward(const kernels::AttentionLayout& layout,
+                                                   const kernels::CudaAttention& calls) {
   const std::int64_t H = sizes_.num_heads, K = sizes_.num_kv_heads;
   kernels::AttentionGradients gradients{heads(d_qkv_, 0, H), heads(d_qkv_, H, K), heads(d_qkv_, H + K, K)};
-  calls_.backward(heads(d_out_, 0, H), heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), heads(out_, 0, H),
-                  lse_, layout, gradients);
+  calls.backward(heads(d_out_, 0, H), heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), heads(out_, 0, H),
+                 lse_, layout, gradients);
   return gradients;
 }
 
-std::array<at::Tensor, 4> AttentionRun::compute(const kernels::AttentionLayout& layout) {
-  forward(layout);
-  const kernels::AttentionGradients gradients = backward(layout);
+AttentionRun::Results AttentionRun::compute(const kernels::AttentionLayout& layout,
+                                            const kernels::CudaAttention& calls) {
+  forward(layout, calls);
+  const kernels::AttentionGradients gradients = backward(layout, calls);
   return {heads(out_, 0, sizes_.num_heads), gradients.q, gradients.k, gradients.v};
 }
 
@@ -119,10 +120,8 @@ std::unique_ptr<AttentionRun> AttentionRun::short_documents() const {
 void AttentionRun::expect(const kernels::AttentionLayout& layout) {
   expected_ = {};
   for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
-  const kernels::CudaAttention own =
-      std::exchange(calls_, {&kernels::attention_forward_reference, &kernels::attention_backward_reference});
-  const auto reference = compute(layout);
-  calls_ = own;
+  const Results reference =
+      compute(layout, {&kernels::attention_forward_reference, &kernels::attention_backward_reference});
   if (reference[0].count_nonzero().item<std::int64_t>() == 0) return;  // proves nothing
   for (std::size_t i = 0; i < reference.size(); ++i) expected_[i] = reference[i].clone();
 }
@@ -131,8 +130,8 @@ std::string AttentionRun::check(const kernels::AttentionLayout& layout) {
   constexpr double kLoose = 0.05;  // relative to a document's norm; rounding to bf16 causes less than a fifth of it
   constexpr std::array kNames = {"output", "dq", "dk", "dv"};
   for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
-  const auto results = compute(layout);
-  const auto& expected = expected_[0].defined() ? expected_ : results;
+  const Results results = compute(layout, calls_);
+  const Results& expected = expected_[0].defined() ? expected_ : results;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto [document, error] = kernels::worst_document(results[i], expected[i], cu_seqlens_);
     if (error <= kLoose) continue;

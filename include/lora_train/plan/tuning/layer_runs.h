@@ -38,9 +38,9 @@ class AttentionRun {
   std::string key_of_run(std::int64_t window) const;
   std::string key(std::int64_t window) const;
   kernels::AttentionLayout layout(std::int64_t window, kernels::AttentionBackend backend) const;
-  void forward(const kernels::AttentionLayout& layout);
-  kernels::AttentionGradients backward(const kernels::AttentionLayout& layout);
-  std::array<at::Tensor, 4> compute(const kernels::AttentionLayout& layout);  ///< out, dq, dk, dv
+  void forward(const kernels::AttentionLayout& layout) { forward(layout, calls_); }
+  void backward(const kernels::AttentionLayout& layout) { backward(layout, calls_); }
+  void compute(const kernels::AttentionLayout& layout) { compute(layout, calls_); }
   /// The same heads over a few short documents. The reference keeps every score of a document, which would take
   /// gigabytes for long ones.
   std::unique_ptr<AttentionRun> short_documents() const;
@@ -51,6 +51,10 @@ class AttentionRun {
   std::string check(const kernels::AttentionLayout& layout);
 
  private:
+  using Results = std::array<at::Tensor, 4>;  ///< out, dq, dk, dv
+  void forward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
+  kernels::AttentionGradients backward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
+  Results compute(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
   at::Tensor heads(const at::Tensor& buffer, std::int64_t begin, std::int64_t count) const;
 
   AttentionHeads sizes_;
@@ -58,7 +62,7 @@ class AttentionRun {
   std::vector<std::int64_t> cu_seqlens_{0};
   std::int64_t longest_ = 0;
   at::Tensor qkv_, out_, lse_, d_out_, d_qkv_, cu_seqlens_device_;
-  std::array<at::Tensor, 4> expected_;
+  Results expected_;
 };
 
 /// Returns the fastest backend; kAuto if there is no choice or all fail.
