@@ -105,21 +105,36 @@ void check_index(const ShardIndex& index, const WeightFiles& weights) {
   throw FormatError(where, what + ": download or save the model again");
 }
 
-/// Refuses a repeated weight_map, or a tensor that is in it twice.
+/// What is wrong with a value: "weight_map is a number; an object was expected".
+[[noreturn]] void refuse_value(const std::string& where, const std::string& owner, const std::string& what,
+                               const char* expected) {
+  refuse_index(where, fmt::format("{} {}; {} was expected", owner, what, expected));
+}
+
+/// Refuses a repeated weight_map, a tensor that is in it twice, and lists and maps where none belong. Keeps only
+/// weight_map: the parser looks through what is kept of the parent after each list or map in it, so that a file of
+/// thousands of them would take quadratic time.
 json parse_index(const std::string& text, const std::string& where) {
   std::set<std::string> tensors;
+  std::string name;
   bool in_map = false, has_map = false;
-  const auto refuse_repeated = [&](int depth, json::parse_event_t event, const json& key) {
+  const auto look = [&](int depth, json::parse_event_t event, const json& key) {
+    const bool is_array = event == json::parse_event_t::array_start;
+    if (depth == 0 && is_array) refuse_value(where, "the index is", "an array", "an object with weight_map");
+    if (depth == 1 && in_map && is_array) refuse_value(where, "weight_map is", "an array", "an object");
+    if (depth == 2 && in_map && (is_array || event == json::parse_event_t::object_start))
+      refuse_value(fmt::format("{}: {}", where, name), "weight_map gives", is_array ? "an array" : "an object",
+                   "a file name");
     if (event != json::parse_event_t::key) return true;
-    const auto& name = key.get_ref<const std::string&>();
+    name = key.get_ref<const std::string&>();
     if (depth == 1) in_map = name == "weight_map";
     if (depth == 1 && in_map && std::exchange(has_map, true)) refuse_index(where, "weight_map appears twice");
     if (depth == 2 && in_map && !tensors.insert(name).second)
       refuse_index(fmt::format("{}: {}", where, name), "the tensor appears twice in weight_map");
-    return true;
+    return in_map;
   };
   try {
-    return json::parse(text, refuse_repeated);
+    return json::parse(text, look);
   } catch (const json::parse_error& error) {
     refuse_index(where, fmt::format("not valid JSON at byte {}", error.byte));
   } catch (const json::exception&) {
@@ -127,14 +142,12 @@ json parse_index(const std::string& text, const std::string& where) {
   }
 }
 
-/// "a number", "an array", "null"
-std::string kind_of(const json& value) {
-  return (value.is_null() ? "" : value.is_structured() ? "an " : "a ") + std::string(value.type_name());
-}
+/// "a number", "null"; lists and maps are refused before.
+std::string kind_of(const json& value) { return (value.is_null() ? "" : "a ") + std::string(value.type_name()); }
 
 /// A name that weight_map gives. Checks the name only: files of the Hub cache are links to other folders.
 std::string file_name(const json& value, const std::string& where) {
-  if (!value.is_string()) refuse_index(where, "weight_map gives " + kind_of(value) + "; a file name was expected");
+  if (!value.is_string()) refuse_value(where, "weight_map gives", kind_of(value), "a file name");
   const auto& file = value.get_ref<const std::string&>();
   if (const char* reason = why_not_file_name(file)) {
     refuse_index(where, fmt::format("weight_map names {}, which {}; a plain file name next to the index was expected",
@@ -246,10 +259,9 @@ std::vector<std::string> ShardIndex::files() const {
 ShardIndex read_shard_index(const std::filesystem::path& path) {
   const std::string where = path.string();
   const json index = parse_index(read_model_text(path), where);
-  if (!index.is_object())
-    refuse_index(where, "the index is " + kind_of(index) + "; an object with weight_map was expected");
+  if (!index.is_object()) refuse_value(where, "the index is", kind_of(index), "an object with weight_map");
   const json files = index.value("weight_map", json::object());
-  if (!files.is_object()) refuse_index(where, "weight_map is " + kind_of(files) + "; an object was expected");
+  if (!files.is_object()) refuse_value(where, "weight_map is", kind_of(files), "an object");
   if (files.empty()) refuse_index(where, "the index has no weight_map with at least one tensor");
   ShardIndex result{path, {}};
   for (const auto& [tensor, file] : files.items())
