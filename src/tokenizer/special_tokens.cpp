@@ -3,11 +3,11 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -82,12 +82,9 @@ void read_named(const JsonPlace& root, SpecialTokens& out) {
 void read_added(const JsonPlace& place, SpecialTokens& out) {
   if (!place.value().is_object()) place.fail("expected an object");
   for (const auto& [key, value] : place.value().items()) {
-    std::int32_t id = 0;
-    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0 || id >= (1 << 24)) {
-      place.fail(fmt::format("\"{}\" is not a token id", key));
-    }
-    out.added.push_back(read_added_token(place.at(key), id));
+    const auto id = whole_number<std::int32_t>(key);
+    if (!id || *id < 0 || *id >= (1 << 24)) place.fail(fmt::format("\"{}\" is not a token id", key));
+    out.added.push_back(read_added_token(place.at(key), *id));
   }
   std::sort(out.added.begin(), out.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }

@@ -1,7 +1,6 @@
 #include "lora_train/data/encode/task_examples.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -44,11 +43,7 @@ std::size_t answer_of(const Json& example, const FieldMap& map, const std::vecto
   const std::string& text = answer.get_ref<const std::string&>();
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
-  std::int64_t index = -1;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (!text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) {
-    return checked_index(index, choices.size());
-  }
+  if (const auto index = whole_number<std::int64_t>(text)) return checked_index(*index, choices.size());
   throw DataError("", "answer \"{}\" is neither one of the choices nor an index", printable(text, 60));
 }
 

@@ -52,11 +52,8 @@ Value by_path(Value value, const Value& attribute, const Value& fallback = None{
     return value;
   }
   for (const Value& part : split_by(*attribute.as_text(), ".", -1, false)) {
-    std::int64_t index = 0;
-    const std::string& text = part.as_text()->bytes();
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
-    const bool is_index = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && index >= 0;
-    step(is_index ? Value(index) : part);
+    const auto index = whole_number<std::int64_t>(part.as_text()->bytes());
+    step(index && *index >= 0 ? Value(*index) : part);
   }
   return value;
 }
