@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <fstream>
-#include <utility>
 
 namespace lora_train {
 
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
-  const auto& [base, precision] = std::pair(profile.model.base_precision, profile.model.precision);
+  const BasePrecision base = profile.model.base_precision;
+  const Precision precision = profile.model.precision;
   const bool is_other = (base == BasePrecision::kBf16 && precision == Precision::kFp32) ||
                         (base == BasePrecision::kFp32 && precision == Precision::kBf16);
   if (!is_other) return {};

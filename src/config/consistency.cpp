@@ -92,10 +92,11 @@ void check_schedule(const Check& check) {
   warn_if(schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup,
           check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
           "with lr_scheduler_type: constant. Use constant_with_warmup.");
-  const auto& [loss_type, temperature, alpha] = check.profile.objective;
-  const bool has_teacher = loss_type == LossType::kKl;
-  warn_if(!has_teacher && alpha != ObjectiveSection{}.kd_alpha, "kd_alpha", "without loss_type: kl.");
-  warn_if(!has_teacher && temperature != ObjectiveSection{}.kd_temperature, "kd_temperature", "without loss_type: kl.");
+  const ObjectiveSection& objective = check.profile.objective;
+  const bool has_teacher = objective.loss_type == LossType::kKl;
+  warn_if(!has_teacher && objective.kd_alpha != ObjectiveSection{}.kd_alpha, "kd_alpha", "without loss_type: kl.");
+  warn_if(!has_teacher && objective.kd_temperature != ObjectiveSection{}.kd_temperature, "kd_temperature",
+          "without loss_type: kl.");
   warn_if(schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
               schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio,
           "min_lr_ratio",

@@ -115,7 +115,8 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
   }
 }
 
-// saves_per_epoch and save_steps, else a strategy; the same for "eval". `otherwise`: if the file says none of them.
+// saves_per_epoch and save_steps, else a strategy; the same for "eval", which has evaluation_strategy as well.
+// `otherwise`: if the file says none of them.
 void convert_axolotl_cadence(Converter& converter, const std::string& action, const std::string& otherwise,
                              bool has_eval_data) {
   const std::string per_epoch = action + "s_per_epoch", steps = action + "_steps";
