@@ -2,26 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/dispatch/native_kernels.h"
-#include "lora_train/kernels/dispatch/implementation.h"
+#include "support/kernel_test.h"
 #include "support/tolerance.h"
 
 namespace lora_train::bench {
 namespace {
 
-/// What doctor asks of a GPU, asked of our CUDA kernels on the CPU; the small shapes only.
-class KernelCases : public ::testing::TestWithParam<at::ScalarType> {
- protected:
-  void SetUp() override {
-    kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
-    kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::Device(at::kCPU));
-  }
-  void TearDown() override { kernels::use_native_kernels({}); }
-};
+/// What doctor asks of a machine, asked of the CPU's kernels and of our CUDA kernels on the CPU; the small shapes only.
+class KernelCases : public testing_support::KernelTest {};
 
-TEST_P(KernelCases, OurCudaKernelsPassThem) {
+TEST_P(KernelCases, EveryKernelMatchesItsReference) {
   at::manual_seed(1);
-  const Place place{at::kCPU, GetParam()};
+  const Place place{GetParam().device, GetParam().dtype};
+  if (GetParam().is_cuda_on_cpu) kernels::reserve_native_workspace(kernels::kWorkspaceElements, place.device);
   int num_tried = 0;
   const auto try_case = [&](const Case& c) {
     std::int64_t largest = 0;
@@ -35,8 +28,7 @@ TEST_P(KernelCases, OurCudaKernelsPassThem) {
     c.own(got);
     c.reference(want);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      EXPECT_CLOSE(got[i], want[i], testing_support::tolerance(GetParam()))
-          << c.name << " " << c.shape << " output " << i;
+      EXPECT_CLOSE(got[i], want[i], testing_support::tolerance(place.dtype)) << c.name << " " << c.shape << " " << i;
     }
     ++num_tried;
   };
@@ -45,7 +37,12 @@ TEST_P(KernelCases, OurCudaKernelsPassThem) {
   EXPECT_GE(num_tried, 15);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryType, KernelCases, ::testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(EveryPlace, KernelCases,
+                         ::testing::Values(testing_support::Place{at::kCPU, at::kFloat},
+                                           testing_support::Place{at::kCPU, at::kBFloat16},
+                                           testing_support::Place{at::kCPU, at::kFloat, true},
+                                           testing_support::Place{at::kCPU, at::kBFloat16, true}),
+                         testing_support::place_name);
 
 }  // namespace
 }  // namespace lora_train::bench
