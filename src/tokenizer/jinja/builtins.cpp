@@ -87,24 +87,16 @@ bool all_chars(const Value& subject, bool (*fits)(std::uint32_t)) {
 }
 
 // ljust, rjust, center, zfill: padding up to a number of characters.
-Value padded(const Value& subject, const Call& call, char side) {
+Value justified(const Value& subject, const Call& call, char side) {
   const Text& text = text_of(subject);
-  const std::int64_t width = call.integer(0);
+  const auto width = static_cast<std::size_t>(std::max<std::int64_t>(call.integer(0), 0));
   const std::string fill = side == '0' ? "0" : call.text(1).value_or(" ");
   if (count_chars(fill) != 1) throw RenderError{"The fill character must be exactly one character long"};
-  const auto length = static_cast<std::int64_t>(count_chars(text.bytes()));
-  if (width <= length) return text;
-  check_text_size(static_cast<std::size_t>(width));
-  const std::int64_t missing = width - length;
+  const std::size_t missing = missing_chars(text, width);
   // str.center puts the extra character on the left if the width is odd.
-  std::int64_t left = side == 'l' ? 0 : side == 'c' ? missing / 2 + (missing & width & 1) : missing;
-  Text out;
-  const bool has_sign = side == '0' && !text.empty() && (text.bytes()[0] == '-' || text.bytes()[0] == '+');
-  if (has_sign) out.append(text, 0, 1);
-  for (std::int64_t i = 0; i < left; ++i) out.append(fill, kTemplate);
-  out.append(text, has_sign ? 1 : 0, text.size());
-  for (std::int64_t i = left; i < missing; ++i) out.append(fill, kTemplate);
-  return out;
+  const std::size_t left = side == 'l' ? 0 : side == 'c' ? missing / 2 + (missing & width & 1) : missing;
+  const bool has_sign = side == '0' && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+  return pad(text, has_sign ? 1 : 0, left, missing - left, fill);
 }
 
 // Methods of Python's str that we lack: reported by name, not treated as undefined.
@@ -159,20 +151,15 @@ Value changed_method(const Value& subject, const Call& call) {
 }
 
 Value make_range(const Value&, const Call& call) {
-  const Arguments& arguments = call.given;
-  std::int64_t parts[3] = {0, 0, 1};
-  const std::size_t count = arguments.positional.size();
-  if (count < 1 || count > 3 || !arguments.named.empty()) throw RenderError{"range expected 1 to 3 arguments"};
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!arguments.positional[i].is_whole()) throw RenderError{"range() takes integers"};
-    parts[count == 1 ? 1 : i] = arguments.positional[i].whole();
-  }
-  if (parts[2] == 0) throw RenderError{"range() arg 3 must not be zero"};
+  const bool has_start = !call[1].is_none();
+  const std::int64_t start = has_start ? call.integer(0) : 0, stop = call.integer(has_start ? 1 : 0);
+  const std::int64_t step = call.integer(2);
+  if (step == 0) throw RenderError{"range() arg 3 must not be zero"};
   List out;
-  for (std::int64_t i = parts[0]; parts[2] > 0 ? i < parts[1] : i > parts[1];) {
+  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (out.size() >= 100000) throw RenderError{"a range of more than 100,000 items", true, true};
     out.push_back(i);
-    if (__builtin_add_overflow(i, parts[2], &i)) break;
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
   return {std::move(out), ListKind::kRange};
 }
@@ -195,22 +182,17 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
 }
 
 Value format_now(const Value&, const Call& call) {
-  const Value& format = call[0];
-  if (format.as_text() == nullptr) throw RenderError{"strftime_now takes a string"};
-  if (format.as_text()->empty()) return Text();
-  if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
+  const std::string format = call.required_text(0);
+  if (format.size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
   const auto now = static_cast<std::time_t>(template_time());
   std::tm local{};
   localtime_r(&now, &local);
   std::string out(65536, '\0');
-  out.resize(std::strftime(out.data(), out.size(), format.as_text()->bytes().c_str(), &local));
+  out.resize(std::strftime(out.data(), out.size(), format.c_str(), &local));
   return Value::string(out);
 }
 
-Value raise_exception(const Value&, const Call& call) {
-  const Value* message = call.given.get(0, "message");
-  throw RenderError{message == nullptr ? "the template refuses this chat" : message->str().bytes()};
-}
+Value raise_exception(const Value&, const Call& call) { throw RenderError{call[0].str().bytes()}; }
 
 const Builtins& text_methods() {
   static const Builtins table = {
@@ -221,10 +203,10 @@ const Builtins& text_methods() {
       {"rstrip", "chars=none", [](auto& v, auto& c) { return strip(text_of(v), c.text(0), false, true); }},
       {"removeprefix", "prefix", [](auto& v, auto& c) { return without_affix(v, c, false); }},
       {"removesuffix", "suffix", [](auto& v, auto& c) { return without_affix(v, c, true); }},
-      {"ljust", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'l'); }},
-      {"rjust", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'r'); }},
-      {"center", "width=0, fillchar=' '", [](auto& v, auto& c) { return padded(v, c, 'c'); }},
-      {"zfill", "width=0", [](auto& v, auto& c) { return padded(v, c, '0'); }},
+      {"ljust", "width=0, fillchar=' '", [](auto& v, auto& c) { return justified(v, c, 'l'); }},
+      {"rjust", "width=0, fillchar=' '", [](auto& v, auto& c) { return justified(v, c, 'r'); }},
+      {"center", "width=0, fillchar=' '", [](auto& v, auto& c) { return justified(v, c, 'c'); }},
+      {"zfill", "width=0", [](auto& v, auto& c) { return justified(v, c, '0'); }},
       {"split", "sep=none, maxsplit=-1", [](auto& v, auto& c) { return split_method(v, c, false); }},
       {"rsplit", "sep=none, maxsplit=-1", [](auto& v, auto& c) { return split_method(v, c, true); }},
       {"splitlines", "keepends=false", [](auto& v, auto& c) { return split_lines(text_of(v), c.flag(0)); }},
@@ -300,11 +282,11 @@ const Builtins& loop_methods() {
 
 const Builtins& global_functions() {
   static const Builtins table = {
-      {"range", "*", make_range},
+      {"range", "start, stop=none, step=1", make_range},
       {"namespace", "*", [](auto&, auto& c) { return make_dict(c.given, true); }},
       {"dict", "*", [](auto&, auto& c) { return make_dict(c.given, false); }},
       {"strftime_now", "format", format_now},
-      {"raise_exception", "*", raise_exception},
+      {"raise_exception", "message='the template refuses this chat'", raise_exception},
       {"cycler joiner lipsum", "*", unbuilt},
   };
   return table;

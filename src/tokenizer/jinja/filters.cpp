@@ -235,18 +235,8 @@ Value sum_filter(const Value& input, const Call& call) {
 
 template <int kSign>
 Value extreme_filter(const Value& input, const Call& call) {
-  const SortKey key(call.flag(0), call[1]);
-  const List items = iterate(input);
-  if (items.empty()) return Undefined{"extreme of an empty sequence"};
-  std::size_t best = 0;
-  Value best_key = key(items[0]);
-  for (std::size_t i = 1; i < items.size(); ++i) {
-    Value item_key = key(items[i]);
-    if (compare(item_key, best_key) * kSign <= 0) continue;
-    best = i;
-    best_key = std::move(item_key);
-  }
-  return items[best];
+  const List items = sorted(iterate(input), SortKey(call.flag(0), call[1]), kSign > 0);
+  return items.empty() ? Value(Undefined{"extreme of an empty sequence"}) : items.front();
 }
 
 Value batch_filter(const Value& input, const Call& call) {
@@ -364,12 +354,6 @@ std::optional<double> parse_float(const Text& text) {
   if (parsed.ec == std::errc::result_out_of_range)
     throw RenderError{fmt::format("the number {} is not supported", digits.substr(0, 40)), true};
   return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
-}
-
-Value truncated(double value) {
-  if (std::isinf(value)) throw RenderError{"cannot convert float infinity to integer"};
-  if (std::fabs(value) >= 9.2e18) throw RenderError{"an integer grew beyond 64 bits", true};
-  return static_cast<std::int64_t>(value);
 }
 
 Value to_integer(const Value& input, const Call& call) {

@@ -318,6 +318,8 @@ bool contains(const Value& container, const Value& item);
 int compare(const Value& a, const Value& b);
 Value binary(const std::string& op, const Value& left, const Value& right);
 Value signed_number(const Value& value, bool negate);
+/// Python's int(). RenderError beyond 64 bits.
+Value truncated(double value);
 
 /// Byte position of each character of a text, and the size at the end.
 std::vector<std::size_t> char_positions(const std::string& text);
@@ -343,10 +345,15 @@ std::size_t count_of(const std::string& text, const std::string& needle);
 /// Charges for a search, whose time may be the product of both sizes.
 void spend_search(std::size_t text_size, std::size_t needle_size);
 
+/// How many characters a text lacks to a width. RenderError for a width beyond the limit of a text.
+std::size_t missing_chars(const Text& text, std::size_t width);
+/// Inserts `left` characters before byte `at`, and appends `right`; `fill` is one character.
+Text pad(const Text& text, std::size_t at, std::size_t left, std::size_t right, std::string_view fill);
+
 /// text % values.
-Value percent_format(const Text& text, const Value& values);
+Text percent_format(const Text& text, const Value& values);
 /// text.format(...).
-Value brace_format(const Text& text, const Arguments& arguments);
+Text brace_format(const Text& text, const Arguments& arguments);
 
 enum class TokenKind {
   kText,

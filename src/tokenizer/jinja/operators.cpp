@@ -337,6 +337,11 @@ Value signed_number(const Value& value, bool negate) {
   return whole_arithmetic("*", value.whole(), negate ? -1 : 1);
 }
 
+Value truncated(double value) {
+  if (!(std::fabs(value) < 9.2e18)) throw RenderError{"an integer beyond 64 bits is not supported", true};
+  return static_cast<std::int64_t>(value);
+}
+
 int compare(const Value& a, const Value& b) {
   spend_bytes(32);
   if (a.is_number() && b.is_number()) {
