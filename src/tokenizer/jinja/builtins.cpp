@@ -106,11 +106,10 @@ Value refuse_change(const Value&, const Call& call) {
   throw RenderError{call.who + " is refused: templates may not change their values (Hugging Face refuses it too)"};
 }
 
-template <class Item>
-Value dict_view(const Value& dict, ListKind kind, Item item) {
+Value dict_values(const Value& dict, const Call&) {
   List out;
-  for (const auto& [key, value] : dict.as_dict()->items) out.push_back(item(key, value));
-  return {std::move(out), kind};
+  for (const auto& item : dict.as_dict()->items) out.push_back(item.second);
+  return {std::move(out), ListKind::kValues};
 }
 
 Value get_method(const Value& dict, const Call& call) {
@@ -166,18 +165,14 @@ Value make_range(const Value&, const Call& call) {
 
 Value make_dict(const Arguments& arguments, bool is_namespace) {
   Dict dict;
+  dict.is_namespace = is_namespace;
+  if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
   for (const Value& source : arguments.positional) {
-    if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
-    if (source.as_dict() == nullptr || source.as_namespace() != nullptr)
+    if (source.as_mapping() == nullptr)
       throw RenderError{"namespace() or dict() of something other than a dictionary is not supported", true};
-    for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
+    for (const auto& [key, value] : source.as_mapping()->items) dict.set(key, value);
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);
-  for (const auto& item : dict.items) {
-    if (is_namespace && item.second.holds_mutable())
-      throw RenderError{"a namespace or loop inside a namespace is not supported", true};
-  }
-  dict.is_namespace = is_namespace;
   return dict;
 }
 
@@ -241,18 +236,9 @@ const Builtins& text_methods() {
 
 const Builtins& dict_methods() {
   static const Builtins table = {
-      {"items", "",
-       [](auto& v, auto&) {
-         return dict_view(v, ListKind::kItems, [](const std::string& key, const Value& value) {
-           return Value({Value::string(key), value}, ListKind::kTuple);
-         });
-       }},
-      {"keys", "",
-       [](auto& v, auto&) {
-         return dict_view(v, ListKind::kKeys, [](auto& key, auto&) { return Value::string(key); });
-       }},
-      {"values", "",
-       [](auto& v, auto&) { return dict_view(v, ListKind::kValues, [](auto&, auto& value) { return value; }); }},
+      {"items", "", [](auto& v, auto&) { return Value(pairs_of(v), ListKind::kItems); }},
+      {"keys", "", [](auto& v, auto&) { return Value(iterate(v), ListKind::kKeys); }},
+      {"values", "", dict_values},
       {"copy", "*", [](auto& v, auto&) { return Dict(*v.as_dict()); }},
       {"get", "key, default=none", get_method},
       {"pop popitem clear update setdefault", "*", refuse_change},
@@ -260,11 +246,7 @@ const Builtins& dict_methods() {
   return table;
 }
 
-const Builtins& tuple_methods() {
-  static const Builtins table = {{"index", "value", index_method}, {"count", "value", count_items}};
-  return table;
-}
-
+// Also those of tuples.
 const Builtins& list_methods() {
   static const Builtins table = {
       {"index", "value", index_method},
@@ -302,8 +284,7 @@ Methods methods_of(const Value& object) {
   if (object.as_text() != nullptr) return {"str", &text_methods()};
   if (object.as_dict() != nullptr) return {"dict", &dict_methods()};
   if (object.as_loop() != nullptr) return {"loop", &loop_methods()};
-  if (!object.is_indexable()) return {};
-  return object.list_kind() == ListKind::kList ? Methods{"list", &list_methods()} : Methods{"list", &tuple_methods()};
+  return object.is_indexable() ? Methods{"list", &list_methods()} : Methods();
 }
 
 // A literal of a parameter's default.

@@ -16,8 +16,7 @@ Value length_of(const Value& input, const Call&) {
     return Value::integer(count_chars(text->bytes()));
   }
   if (const List* list = input.as_list(); list != nullptr && !input.is_generator()) return Value::integer(list->size());
-  if (const Dict* dict = input.as_dict(); dict != nullptr && !dict->is_namespace)
-    return Value::integer(dict->items.size());
+  if (const Dict* dict = input.as_mapping()) return Value::integer(dict->items.size());
   if (const Loop* loop = input.as_loop()) return Value::integer(loop->items.size());
   if (input.is_undefined()) return std::int64_t{0};
   throw RenderError{fmt::format("object of type '{}' has no len()", input.type_name())};
@@ -173,16 +172,6 @@ Value sort_filter(const Value& input, const Call& call) {
   return sorted(iterate(input), SortKey(call.flag(1), call[2]), call.flag(0));
 }
 
-List pairs_of(const Value& input) {
-  if (input.as_dict() == nullptr || input.as_dict()->is_namespace)
-    throw RenderError{"Can only get item pairs from a mapping."};
-  List out;
-  for (const auto& [key, value] : input.as_dict()->items) {
-    out.push_back(Value({Value::string(key), value}, ListKind::kTuple));
-  }
-  return out;
-}
-
 Value items_filter(const Value& input, const Call&) {
   return {input.is_undefined() ? List() : pairs_of(input), ListKind::kGenerator};
 }
@@ -210,20 +199,14 @@ Value groupby_filter(const Value& input, const Call& call) {
   const SortKey fold(call.flag(2), None{});
   const auto grouper_of = [&](const Value& item) { return by_path(item, call[0], call[1]); };
   const auto key = [&](const Value& item) { return fold(grouper_of(item)); };
+  const List items = sorted(iterate(input), key, false);
   List groups, group;
-  Value group_key;
-  const auto close_group = [&] {
-    if (group.empty()) return;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    group.push_back(items[i]);
+    if (i + 1 < items.size() && equal(key(items[i]), key(items[i + 1]))) continue;
     Value grouper = grouper_of(group.front());
     groups.push_back(Value::group(std::move(grouper), std::exchange(group, List())));
-  };
-  for (Value& item : sorted(iterate(input), key, false)) {
-    Value item_key = key(item);
-    if (!group.empty() && !equal(group_key, item_key)) close_group();
-    group_key = std::move(item_key);
-    group.push_back(std::move(item));
   }
-  close_group();
   return groups;
 }
 
@@ -258,10 +241,9 @@ bool is_same(const Value& v, const Call& c) { return v.data.index() == c[0].data
 bool has_remainder(const Value& v, const Value& divisor, std::int64_t remainder) {
   return equal(binary("%", v, divisor), remainder);
 }
-bool is_mapping(const Value& v) { return v.as_dict() != nullptr && v.as_namespace() == nullptr; }
 // An undefined value has __len__, __iter__, __getitem__ and __call__ in Jinja.
 bool is_sequence(const Value& v) {
-  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() || is_mapping(v);
+  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() || v.as_mapping() != nullptr;
 }
 bool is_cased(const Value& v, Case to) {
   const Text text = v.str();
@@ -281,7 +263,7 @@ const Builtins& tests() {
       {"boolean", "", [](auto& v, auto&) { return v.as_bool() != nullptr; }},
       {"true", "", [](auto& v, auto&) { return v.as_bool() != nullptr && *v.as_bool(); }},
       {"false", "", [](auto& v, auto&) { return v.as_bool() != nullptr && !*v.as_bool(); }},
-      {"mapping", "", [](auto& v, auto&) { return is_mapping(v); }},
+      {"mapping", "", [](auto& v, auto&) { return v.as_mapping() != nullptr; }},
       {"iterable", "",
        [](auto& v, auto&) { return is_sequence(v) || v.as_list() != nullptr || v.as_loop() != nullptr; }},
       {"sequence", "", [](auto& v, auto&) { return is_sequence(v); }},
@@ -307,6 +289,7 @@ const Builtins& tests() {
 // `width` spaces, or the text itself.
 std::string margin_of(const Value& width) {
   if (const Text* text = width.as_text()) return text->bytes();
+  if (!width.is_whole()) throw RenderError{"an indent must be a number or a string, not " + width.type_name()};
   const std::int64_t spaces = std::max<std::int64_t>(width.whole(), 0);
   if (spaces > 256) throw RenderError{"an indent beyond 256 is not supported", true};
   return std::string(static_cast<std::size_t>(spaces), ' ');
@@ -317,7 +300,7 @@ Value tojson_filter(const Value& input, const Call& call) {
   style.ensure_ascii = call.flag(0);
   style.sort_keys = call.flag(3);
   if (const Value& indent = call[1]; !indent.is_none()) {
-    style.indent = indent.is_whole() || indent.as_text() != nullptr ? margin_of(indent) : "";
+    style.indent = margin_of(indent);
     style.item_separator = ",";
   }
   if (!call[2].is_none()) {
@@ -361,12 +344,7 @@ Value to_integer(const Value& input, const Call& call) {
   if (input.is_whole()) return input.whole();
   if (input.as_double() != nullptr && !std::isnan(*input.as_double())) return truncated(*input.as_double());
   if (input.as_text() != nullptr) {
-    const std::string digits = number_text(*input.as_text());
-    std::int64_t value = 0;
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (parsed.ptr == digits.data() + digits.size() && parsed.ec == std::errc::result_out_of_range)
-      throw RenderError{"an integer grew beyond 64 bits", true};
-    if (parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size()) return value;
+    if (const auto whole = whole_number<std::int64_t>(number_text(*input.as_text()))) return *whole;
     const auto real = parse_float(*input.as_text());
     if (real && std::isfinite(*real)) return truncated(*real);
   }
@@ -379,13 +357,6 @@ Value to_float(const Value& input, const Call& call) {
     if (const auto value = parse_float(*input.as_text())) return *value;
   }
   return call[0];
-}
-
-Value abs_filter(const Value& input, const Call&) {
-  if (!input.is_number()) throw RenderError{fmt::format("bad operand type for abs(): '{}'", input.type_name())};
-  if (!input.is_whole()) return std::fabs(input.number());
-  if (input.whole() == INT64_MIN) throw RenderError{"an integer grew beyond 64 bits", true};
-  return input.whole() < 0 ? -input.whole() : input.whole();
 }
 
 Value round_filter(const Value& input, const Call& call) {
@@ -406,7 +377,6 @@ Value round_filter(const Value& input, const Call& call) {
 
 Value indent_filter(const Value& input, const Call& call) {
   if (input.as_text() == nullptr) throw RenderError{"indent needs a string"};
-  if (call[0].as_text() == nullptr && !call[0].is_whole()) throw RenderError{"indent: width must be a number"};
   const std::string margin = margin_of(call[0]);
   Text with_end = *input.as_text();
   with_end.append("\n", kTemplate);
@@ -463,7 +433,7 @@ const Builtins& filters() {
       {"capitalize", "", [](auto& v, auto&) { return change_case(v.str(), Case::kCapitalize); }},
       {"int", "default=0, base=10", to_integer},
       {"float", "default=0.0", to_float},
-      {"abs", "", abs_filter},
+      {"abs", "", [](auto& v, auto&) { return signed_number(v, v.is_number() && std::signbit(v.number())); }},
       {"round", "precision=0, method='common'", round_filter},
       {"indent", "width=4, first=false, blank=false", indent_filter},
       {"replace", "old, new, count=-1",

@@ -207,8 +207,8 @@ Text percent_format(const Text& text, const Value& values) {
     const std::size_t end = format.find(')', reader.at);
     if (end == std::string_view::npos) throw RenderError{"incomplete format key"};
     const std::string_view name = format.substr(reader.at, end - reader.at);
-    if (values.as_dict() == nullptr || values.as_namespace() != nullptr) throw RenderError{"format requires a mapping"};
-    const Value* found = values.as_dict()->find(name);
+    if (values.as_mapping() == nullptr) throw RenderError{"format requires a mapping"};
+    const Value* found = values.as_mapping()->find(name);
     if (found == nullptr) throw RenderError{fmt::format("the format names \"{}\", which the mapping lacks", name)};
     reader.at = end + 1;
     return *found;

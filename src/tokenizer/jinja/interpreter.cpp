@@ -28,8 +28,7 @@ bool holds(const std::string& op, const Value& left, const Value& right) {
 // **value
 void unpack_named(const Value& value, Arguments& arguments) {
   value.check_defined();
-  if (value.as_dict() == nullptr || value.as_namespace() != nullptr)
-    throw RenderError{"argument after ** must be a mapping, not " + value.type_name()};
+  if (value.as_mapping() == nullptr) throw RenderError{"argument after ** must be a mapping, not " + value.type_name()};
   for (const auto& [name, item] : value.as_dict()->items) {
     for (const auto& given : arguments.named) {
       if (given.first == name) throw RenderError{fmt::format("got multiple values for keyword argument '{}'", name)};
@@ -229,7 +228,6 @@ class Interpreter {
     Value target = lookup(statement.targets[0].name);
     Dict* scope = target.as_namespace();
     if (scope == nullptr) throw RenderError{"cannot assign attribute on non-namespace object"};
-    if (value.holds_mutable()) throw RenderError{"a namespace or loop inside a namespace is not supported", true};
     scope->set(statement.attribute, value);
   }
 

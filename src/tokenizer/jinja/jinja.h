@@ -113,6 +113,7 @@ struct Dict {
   bool is_namespace = false;
   int message = -1;  ///< index in the chat if this is one of its messages
   const Value* find(std::string_view key) const;
+  /// RenderError for a namespace or loop inside a namespace.
   void set(const std::string& key, Value value);
 };
 
@@ -174,6 +175,8 @@ class Value {
   const List* as_list() const { return pointee<std::shared_ptr<List>>(); }
   const Dict* as_dict() const { return pointee<std::shared_ptr<Dict>>(); }
   Dict* as_namespace() const;
+  /// A dictionary that is no namespace.
+  const Dict* as_mapping() const { return as_namespace() == nullptr ? as_dict() : nullptr; }
   const Callable* as_callable() const { return pointee<std::shared_ptr<const Callable>>(); }
   Loop* as_loop() const { return pointee<std::shared_ptr<Loop>>(); }
   bool is_number() const { return as_bool() != nullptr || as_int() != nullptr || as_double() != nullptr; }
@@ -313,6 +316,8 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
 /// The elements that a loop iterates over: list items, keys, characters. Empty for an undefined value. Leaves a
 /// generator empty.
 List iterate(const Value& value);
+/// (key, value) of a mapping.
+List pairs_of(const Value& mapping);
 bool contains(const Value& container, const Value& item);
 /// < 0, 0, > 0. RenderError for values without an order.
 int compare(const Value& a, const Value& b);

@@ -374,7 +374,7 @@ List iterate(const Value& value) {
     spend_bytes(sizeof(Value));
     out.push_back(std::move(item));
   };
-  if (const Dict* dict = value.as_dict(); dict != nullptr && !dict->is_namespace) {
+  if (const Dict* dict = value.as_mapping()) {
     for (const auto& item : dict->items) add(Value::string(item.first));
     return out;
   }
@@ -387,6 +387,14 @@ List iterate(const Value& value) {
   throw RenderError{fmt::format("'{}' object is not iterable", value.type_name())};
 }
 
+List pairs_of(const Value& mapping) {
+  if (mapping.as_mapping() == nullptr) throw RenderError{"Can only get item pairs from a mapping."};
+  List out;
+  for (const auto& [key, value] : mapping.as_mapping()->items)
+    out.push_back(Value({Value::string(key), value}, ListKind::kTuple));
+  return out;
+}
+
 bool contains(const Value& container, const Value& item) {
   if (const Text* text = container.as_text()) {
     if (item.as_text() == nullptr) {
@@ -395,7 +403,7 @@ bool contains(const Value& container, const Value& item) {
     spend_search(text->size(), item.as_text()->size());
     return text->bytes().find(item.as_text()->bytes()) != std::string::npos;
   }
-  if (const Dict* dict = container.as_dict(); dict != nullptr && !dict->is_namespace) {
+  if (const Dict* dict = container.as_mapping()) {
     return item.as_text() != nullptr && dict->find(item.as_text()->bytes()) != nullptr;
   }
   const List items = iterate(container);

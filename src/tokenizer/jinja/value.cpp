@@ -128,6 +128,8 @@ const Value* Dict::find(std::string_view key) const {
 
 void Dict::set(const std::string& key, Value value) {
   spend_bytes(8 * items.size() + sizeof(items[0]));
+  if (is_namespace && value.holds_mutable())
+    throw RenderError{"a namespace or loop inside a namespace is not supported", true};
   for (auto& [name, old] : items) {
     if (name != key) continue;
     old = std::move(value);
@@ -346,7 +348,7 @@ class JsonWriter {
     spend_bytes(64);
     if (const auto* list = value.as_list(); list != nullptr && value.list_kind() <= ListKind::kTuple)
       return write_list(*list, depth);
-    if (const auto* dict = value.as_dict(); dict != nullptr && !dict->is_namespace) return write_dict(*dict, depth);
+    if (const auto* dict = value.as_mapping()) return write_dict(*dict, depth);
     if (const auto* text = value.as_text()) return write_string(*text);
     if (const auto* flag = value.as_bool())
       add(*flag ? "true" : "false");
