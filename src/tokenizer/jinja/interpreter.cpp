@@ -93,18 +93,14 @@ class Interpreter {
       case StatementKind::kPrint: {
         const Value value = evaluate(*statement.expr);
         line_ = statement.line;
-        write(value.str());
+        output_.append(value.str());
         return Flow::kNormal;
       }
       case StatementKind::kIf: return execute_if(statement);
       case StatementKind::kFor: return execute_for(statement, evaluate(*statement.expr), 1);
       case StatementKind::kSet: assign(statement, evaluate(*statement.expr)); return Flow::kNormal;
-      case StatementKind::kSetBlock:
-        assign(statement, filtered(statement, capture(statement.blocks[0])));
-        return Flow::kNormal;
-      case StatementKind::kFilterBlock:
-        write(filtered(statement, capture(statement.blocks[0])).str());
-        return Flow::kNormal;
+      case StatementKind::kSetBlock: assign(statement, filtered(statement)); return Flow::kNormal;
+      case StatementKind::kFilterBlock: output_.append(filtered(statement).str()); return Flow::kNormal;
       case StatementKind::kWith: return execute_with(statement);
       case StatementKind::kMacro: frames_.back()[statement.text] = make_macro(statement); return Flow::kNormal;
       case StatementKind::kCallBlock: execute_call_block(statement); return Flow::kNormal;
@@ -130,13 +126,7 @@ class Interpreter {
     loop->depth = depth;
     if (statement.is_recursive) {
       loop->recurse = [this, &statement, visible, depth](const Value& items) {
-        return in_scopes(visible, [&] {
-          Text outer = std::exchange(output_, Text());
-          ++captures_;
-          execute_for(statement, items, depth + 1);
-          --captures_;
-          return Value(std::exchange(output_, std::move(outer)));
-        });
+        return in_scopes(visible, [&] { return capture([&] { execute_for(statement, items, depth + 1); }); });
       };
     }
     const Value loop_value(loop);
@@ -231,19 +221,20 @@ class Interpreter {
     scope->set(statement.attribute, value);
   }
 
-  // The output of a block as a value; the block has its own names.
-  Text capture(const Block& block) {
+  // What `write` outputs.
+  template <class Function>
+  Value capture(Function write) {
     Text outer = std::exchange(output_, Text());
     ++captures_;
-    execute_scoped(block);
+    write();
     --captures_;
     return std::exchange(output_, std::move(outer));
   }
 
-  Value filtered(const Statement& statement, Text captured) {
-    if (!statement.expr) return captured;
-    captured_ = std::move(captured);
-    return evaluate(*statement.expr);
+  // The output of the statement's block, after the statement's filters.
+  Value filtered(const Statement& statement) {
+    captured_ = capture([&] { execute_scoped(statement.blocks[0]); });
+    return statement.expr ? evaluate(*statement.expr) : captured_;
   }
 
   // Runs `body` in the scopes [0, visible), since a function sees the scopes it was defined in, not its caller's.
@@ -263,20 +254,17 @@ class Interpreter {
     return value;
   }
 
-  Callable make_macro(const Statement& statement) {
-    return {statement.text, [this, &statement, visible = frames_.size()](const Arguments& arguments) {
-              return call_macro(statement, visible, arguments);
-            }};
-  }
-
-  Value call_macro(const Statement& macro, std::size_t visible, const Arguments& arguments) {
-    return in_scopes(visible, [&] {
-      frames_.emplace_back();
-      bind_parameters(macro, arguments);
-      Text text = capture(macro.blocks[0]);
-      frames_.pop_back();
-      return Value(std::move(text));
-    });
+  Callable make_macro(const Statement& macro) {
+    const auto call = [this, &macro, visible = frames_.size()](const Arguments& arguments) {
+      return in_scopes(visible, [&] {
+        frames_.emplace_back();
+        bind_parameters(macro, arguments);
+        Value text = capture([&] { execute_scoped(macro.blocks[0]); });
+        frames_.pop_back();
+        return text;
+      });
+    };
+    return {macro.text, call};
   }
 
   void bind_parameters(const Statement& macro, const Arguments& arguments) {
@@ -322,10 +310,8 @@ class Interpreter {
     Arguments arguments = evaluate_arguments(call.arguments);
     arguments.named.emplace_back("caller", make_macro(statement));
     line_ = statement.line;
-    write(evaluate_call(call, callee, arguments).str());
+    output_.append(evaluate_call(call, callee, arguments).str());
   }
-
-  void write(const Text& text) { output_.append(text); }
 
   Value lookup(const std::string& name) const {
     for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
@@ -339,15 +325,10 @@ class Interpreter {
     const Nested nested(depth_);
     line_ = expr.line;
     spend_step();
-    return evaluate_node(expr);
-  }
-
-  Value evaluate_node(const Expr& expr) {
     switch (expr.kind) {
       case ExprKind::kLiteral: return expr.value;
       case ExprKind::kName: return lookup(expr.text);
       case ExprKind::kCaptured: return captured_;
-      case ExprKind::kNot: return !evaluate(*expr.children[0]).truth();
       case ExprKind::kAnd: {
         Value left = evaluate(*expr.children[0]);
         return left.truth() ? evaluate(*expr.children[1]) : left;
@@ -360,44 +341,29 @@ class Interpreter {
         if (evaluate(*expr.children[1]).truth()) return evaluate(*expr.children[0]);
         return expr.children[2] ? evaluate(*expr.children[2]) : Value(Undefined{"the value of an if without else"});
       }
-      case ExprKind::kList: return evaluate_list(expr);
-      case ExprKind::kDict: return evaluate_dict(expr);
       case ExprKind::kCompare: return evaluate_compare(expr);
       default: return evaluate_operands(expr);
     }
   }
 
-  Value child(const Expr& expr, std::size_t index) {
-    return expr.children[index] ? evaluate(*expr.children[index]) : Value(None{});
-  }
-
-  // Messages should name the line of the expression, not of its last operand.
   Value evaluate_operands(const Expr& expr) {
-    const Value first = child(expr, 0);
-    switch (expr.kind) {
-      case ExprKind::kAttribute: line_ = expr.line; return get_attribute(first, expr.text);
-      case ExprKind::kSubscript: {
-        const Value key = child(expr, 1);
-        line_ = expr.line;
-        return get_item(first, key);
-      }
-      case ExprKind::kSlice: {
-        const Value start = child(expr, 1), stop = child(expr, 2), by = child(expr, 3);
-        line_ = expr.line;
-        return get_slice(first, start, stop, by);
-      }
-      case ExprKind::kBinary: {
-        const Value right = child(expr, 1);
-        line_ = expr.line;
-        return binary(expr.text, first, right);
-      }
-      case ExprKind::kNegate:
-      case ExprKind::kPlus: line_ = expr.line; return signed_number(first, expr.kind == ExprKind::kNegate);
-      default: break;
-    }
+    List operands;
+    operands.reserve(expr.children.size());
+    for (const ExprPtr& child : expr.children) operands.push_back(child ? evaluate(*child) : Value(None{}));
     const Arguments arguments = evaluate_arguments(expr.arguments);
-    line_ = expr.line;
-    return evaluate_call(expr, first, arguments);
+    line_ = expr.line;  // messages should name the line of the expression, not of its last operand
+    switch (expr.kind) {
+      case ExprKind::kList: return {std::move(operands), expr.text.empty() ? ListKind::kList : ListKind::kTuple};
+      case ExprKind::kDict: return dict_of(std::move(operands));
+      case ExprKind::kNot: return !operands[0].truth();
+      case ExprKind::kAttribute: return get_attribute(operands[0], expr.text);
+      case ExprKind::kSubscript: return get_item(operands[0], operands[1]);
+      case ExprKind::kSlice: return get_slice(operands[0], operands[1], operands[2], operands[3]);
+      case ExprKind::kBinary: return binary(expr.text, operands[0], operands[1]);
+      case ExprKind::kNegate:
+      case ExprKind::kPlus: return signed_number(operands[0], expr.kind == ExprKind::kNegate);
+      default: return evaluate_call(expr, operands[0], arguments);
+    }
   }
 
   Value evaluate_call(const Expr& expr, const Value& first, const Arguments& arguments) {
@@ -426,18 +392,13 @@ class Interpreter {
     return arguments;
   }
 
-  Value evaluate_list(const Expr& expr) {
-    List list;
-    for (const ExprPtr& item : expr.children) list.push_back(evaluate(*item));
-    return {std::move(list), expr.text.empty() ? ListKind::kList : ListKind::kTuple};
-  }
-
-  Value evaluate_dict(const Expr& expr) {
+  // `items`: key, value, key, value, ...
+  static Value dict_of(List items) {
     Dict dict;
-    for (std::size_t i = 0; i < expr.children.size(); i += 2) {
-      const Value key = evaluate(*expr.children[i]);
-      if (key.as_text() == nullptr) throw RenderError{"dictionary keys other than strings are not supported", true};
-      dict.set(key.as_text()->bytes(), evaluate(*expr.children[i + 1]));
+    for (std::size_t i = 0; i < items.size(); i += 2) {
+      const Text* key = items[i].as_text();
+      if (key == nullptr) throw RenderError{"dictionary keys other than strings are not supported", true};
+      dict.set(key->bytes(), std::move(items[i + 1]));
     }
     return dict;
   }
