@@ -306,14 +306,15 @@ void count_duplicates(const DocumentStore& train, const std::vector<const Docume
 StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
                                 const DocumentStore& train) {
   StopTokenAudit audit;
-  audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
-  if (const auto end = tokenizer::end_of_turn_in_pieces(chat_template, tokenizer)) {
+  const tokenizer::EndOfTurn end = tokenizer::end_of_turn(chat_template, tokenizer);
+  audit.id = end.id;
+  if (end.in_pieces) {
     audit.warnings.push_back(
         fmt::format("the chat template ends a turn with \"{}\", which this tokenizer cuts into {} ordinary tokens: it "
                     "was made for another tokenizer, and generation will not stop at the end of an answer. Use the "
                     "model's own template (chat_template: tokenizer) or one whose tokens this tokenizer has, or add "
                     "them with add_tokens",
-                    visible_text(*end), tokenizer.encode(*end).ids.size()));
+                    visible_text(*end.in_pieces), tokenizer.encode(*end.in_pieces).ids.size()));
     return audit;
   }
   if (!audit.id) {

@@ -91,7 +91,7 @@ std::vector<std::int32_t> ordered_stop_ids(const tokenizer::Tokenizer& tokenizer
     if (at != ids.end()) std::rotate(ids.begin(), at, at + 1);
   };
   bring_forward(tokenizer.eos_id());
-  if (chat_template != nullptr) bring_forward(tokenizer::end_of_turn_id(*chat_template, tokenizer));
+  if (chat_template != nullptr) bring_forward(tokenizer::end_of_turn(*chat_template, tokenizer).id);
   return ids;
 }
 

@@ -29,15 +29,9 @@ using jinja::Text;
 
 using FieldBytes = std::array<std::size_t, jinja::kNumFields>;
 
-bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
-
-std::size_t count_ink(std::string_view bytes) {
-  return static_cast<std::size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return !is_blank(c); }));
-}
-
-std::string without_blanks(const std::string& text) {
-  std::string out;
-  std::copy_if(text.begin(), text.end(), std::back_inserter(out), [](char c) { return !is_blank(c); });
+std::string without_blanks(std::string_view text) {
+  std::string out(text);
+  std::erase_if(out, [](unsigned char c) { return std::isspace(c) != 0; });
   return out;
 }
 
@@ -72,29 +66,11 @@ std::string strings_of(const std::string& key, const jinja::Value& value) {
   return strings;
 }
 
-// Bytes of each message's fields that reached the text, without blanks.
-std::vector<FieldBytes> rendered_ink(const jinja::Text& text, std::size_t num_messages) {
-  std::vector<FieldBytes> ink(num_messages, FieldBytes{});
-  std::size_t begin = 0;
-  for (const jinja::Text::Run& run : text.runs()) {
-    const int message = jinja::message_of(run.origin);
-    if (message >= 0 && static_cast<std::size_t>(message) < num_messages) {
-      const auto field = static_cast<std::size_t>(jinja::field_of(run.origin));
-      ink[static_cast<std::size_t>(message)][field] +=
-          count_ink(std::string_view(text.bytes()).substr(begin, run.end - begin));
-    }
-    begin = run.end;
-  }
-  return ink;
-}
-
-// Finds texts in another one, ignoring blanks; each search first continues after the last match.
+// Finds texts in another one, all without blanks; each search first continues after the last match.
 class InkSearch {
  public:
-  explicit InkSearch(const std::string& text) : text_(text) {}
-  bool has(const std::string& part) {
-    if (ink_.empty()) ink_ = without_blanks(text_);
-    const std::string wanted = without_blanks(part);
+  explicit InkSearch(const std::string& text) : ink_(without_blanks(text)) {}
+  bool has(const std::string& wanted) {
     std::size_t at = find(wanted, from_);
     if (at == std::string::npos) at = find(wanted, 0);
     if (at == std::string::npos) return false;
@@ -110,7 +86,6 @@ class InkSearch {
                             : static_cast<std::size_t>(static_cast<const char*>(found) - ink_.data());
   }
 
-  const std::string& text_;
   std::string ink_;
   std::size_t from_ = 0;
 };
@@ -128,57 +103,41 @@ std::string mark_of(const jinja::Value& tool) {
   return strings;
 }
 
-// The text without parts from messages: a call of a tool there does not show the tool.
-std::string outside_messages(const jinja::Text& text) {
-  std::string out;
-  std::size_t begin = 0;
-  for (const jinja::Text::Run& run : text.runs()) {
-    if (run.origin == jinja::kTemplate) out += text.bytes().substr(begin, run.end - begin);
-    begin = run.end;
-  }
-  return out;
-}
-
-void find_omitted_tools(const jinja::Value* tools, const jinja::Text& text, std::vector<Omission>& omissions) {
-  if (tools == nullptr || tools->as_list() == nullptr || tools->as_list()->empty()) return;
-  const std::string rest = outside_messages(text);
-  const auto is_shown = [&](const jinja::Value& tool) { return rest.find(mark_of(tool)) != std::string::npos; };
-  const jinja::List& list = *tools->as_list();
-  const auto shown = static_cast<std::size_t>(std::count_if(list.begin(), list.end(), is_shown));
-  if (shown < list.size()) omissions.push_back({Omission::kTools, "tools", shown > 0});
-}
-
 /// Ordered by message, tools last. `variables` hold the messages and tools rendered to `text`.
 std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text) {
   const jinja::List& messages = *variables.find("messages")->as_list();
-  const auto ink = rendered_ink(text, messages.size());
-  InkSearch search(text.bytes());
+  std::vector<FieldBytes> ink(messages.size(), FieldBytes{});  // of each message's fields that reached the text
+  std::string own_text;  // without parts from messages: a call of a tool there does not show the tool
+  std::size_t begin = 0;
+  for (const jinja::Text::Run& run : text.runs()) {
+    const std::string_view bytes = std::string_view(text.bytes()).substr(begin, run.end - begin);
+    if (const int message = jinja::message_of(run.origin); message >= 0)
+      ink[static_cast<std::size_t>(message)][static_cast<std::size_t>(jinja::field_of(run.origin))] +=
+          without_blanks(bytes).size();
+    else if (run.origin == jinja::kTemplate)
+      own_text += bytes;
+    begin = run.end;
+  }
+  std::optional<InkSearch> search;
   std::vector<Omission> omissions;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     for (const auto& [key, value] : messages[i].as_dict()->items) {
       const jinja::Field field = jinja::field_named(key);
       if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
-      const std::string strings = strings_of(key, value);
-      const std::size_t rendered = ink[i][static_cast<std::size_t>(field)], all = count_ink(strings);
+      const std::string wanted = without_blanks(strings_of(key, value));
+      const std::size_t rendered = ink[i][static_cast<std::size_t>(field)];
+      if (rendered >= wanted.size()) continue;
       // A template may write part of a content itself (think tags) or through repr(): the text still has it.
-      if (rendered >= all || search.has(strings)) continue;
-      omissions.push_back({static_cast<int>(i), key, rendered > 0});
+      if (!search) search.emplace(text.bytes());
+      if (!search->has(wanted)) omissions.push_back({static_cast<int>(i), key, rendered > 0});
     }
   }
-  find_omitted_tools(variables.find("tools"), text, omissions);
+  const jinja::Value* tools = variables.find("tools");
+  if (tools == nullptr || tools->as_list() == nullptr) return omissions;
+  const auto shown = std::ranges::count_if(
+      *tools->as_list(), [&](const jinja::Value& tool) { return own_text.find(mark_of(tool)) != std::string::npos; });
+  if (shown < std::ssize(*tools->as_list())) omissions.push_back({Omission::kTools, "tools", shown > 0});
   return omissions;
-}
-
-// Start and end of the run of one origin that covers `at`, and its origin.
-struct RunAt {
-  std::size_t end;
-  jinja::Origin origin;
-};
-
-RunAt run_at(const Text& text, std::size_t at) {
-  const auto run = std::upper_bound(text.runs().begin(), text.runs().end(), at,
-                                    [](std::size_t position, const Text::Run& r) { return position < r.end; });
-  return {run->end, run->origin};
 }
 
 bool is_role(jinja::Origin origin) {
@@ -191,7 +150,7 @@ std::size_t behind_role(const Text& text, const jinja::Region& turn) {
   constexpr std::string_view kAssistant = "assistant";
   std::size_t behind = turn.begin;
   for (std::size_t at = turn.begin; at < turn.end;) {
-    const RunAt run = run_at(text, at);
+    const Text::Run& run = *text.run_at(at);
     const std::size_t end = std::min(run.end, turn.end);
     if (is_role(run.origin)) behind = end;
     if (run.origin == jinja::kTemplate) {
@@ -207,7 +166,7 @@ std::size_t behind_role(const Text& text, const jinja::Region& turn) {
 // The template's own bytes from `at` up to the end of the turn.
 std::string_view template_bytes(const Text& text, std::size_t at, std::size_t end) {
   if (at >= end) return {};
-  const RunAt run = run_at(text, at);
+  const Text::Run& run = *text.run_at(at);
   if (run.origin != jinja::kTemplate) return {};
   return std::string_view(text.bytes()).substr(at, std::min(run.end, end) - at);
 }
@@ -222,7 +181,7 @@ std::size_t shared_bytes(const Text& text, const jinja::Region& turn, std::strin
   const std::string_view bytes = std::string_view(text.bytes()).substr(turn.begin, turn.end - turn.begin);
   std::size_t shared = 0;
   while (shared < std::min(bytes.size(), generation_prompt.size()) && bytes[shared] == generation_prompt[shared]) {
-    const jinja::Origin origin = run_at(text, turn.begin + shared).origin;
+    const jinja::Origin origin = text.run_at(turn.begin + shared)->origin;
     if (origin != jinja::kTemplate && !is_role(origin)) break;
     ++shared;
   }
@@ -263,7 +222,7 @@ ByteRange assistant_span(const Text& text, const jinja::Region& turn, std::strin
   const std::size_t begin = header_end(text, turn, generation_prompt);
   std::size_t end = turn.end;
   while (end > begin && std::string_view(" \t\r\n").find(text.bytes()[end - 1]) != std::string_view::npos &&
-         run_at(text, end - 1).origin == jinja::kTemplate) {
+         text.run_at(end - 1)->origin == jinja::kTemplate) {
     --end;
   }
   return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(std::max(begin, end))};
@@ -355,15 +314,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     return bytes;
   }
 
-  jinja::Dict variables(std::span<const Message> messages, const RenderOptions& options) const {
-    try {
-      return make_variables(messages, options);
-    } catch (const jinja::RenderError& error) {
-      throw DataError("", "the chat cannot be passed to the template: " + error.message);
-    }
-  }
-
-  jinja::Dict make_variables(std::span<const Message> messages, const RenderOptions& options) const {
+  jinja::Dict variables(std::span<const Message> messages, const RenderOptions& options) const try {
     const jinja::Budget budget(jinja::Limits{});
     jinja::Dict variables = special_tokens_;
     jinja::List list;
@@ -385,6 +336,8 @@ class JinjaChatTemplate final : public ChatTemplate {
       }
     }
     return variables;
+  } catch (const jinja::RenderError& error) {
+    throw DataError("", "the chat cannot be passed to the template: " + error.message);
   }
 
   std::string source_, name_, generation_prompt_;
@@ -400,9 +353,7 @@ std::string template_of_config(const JsonPlace& place) {
     names.push_back(entry.at("name").string());
     if (names.back() == "default") return entry.at("template").string();
   }
-  std::string known;
-  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
-  place.fail("no template named \"default\" among: " + known + "; put the one you want into chat_template.jinja");
+  place.fail("no template named \"default\" among: " + join(names) + "; put the one you want into chat_template.jinja");
 }
 
 }  // namespace
@@ -426,14 +377,6 @@ std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::strin
   return std::make_unique<JinjaChatTemplate>(std::move(source), std::move(name), folder);
 }
 
-namespace {
-
-/// The trained tokens after an answer; empty if there are none, or if the template refuses the chat.
-struct EndOfTurn {
-  std::vector<std::int32_t> ids = {};
-  std::string text = {};
-};
-
 EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   const std::string answer = "Yes.";
   const std::vector<Message> chat = {{"user", "Hi"}, {"assistant", answer}};
@@ -442,16 +385,18 @@ EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokeni
     if (rendered.spans.empty()) return {};
     const Encoding encoding = tokenizer.encode(rendered.text, /*with_offsets=*/true);
     const auto trained = trained_tokens(encoding.offsets, rendered.spans);
-    const std::size_t answer_end = rendered.text.rfind(answer) + answer.size();
-    EndOfTurn end;
-    std::size_t text_end = answer_end;
+    const std::size_t begin = rendered.text.rfind(answer) + answer.size();
+    std::size_t end = begin;
+    std::vector<std::int32_t> ids;
     for (std::size_t i = 0; i < trained.size(); ++i) {
-      if (trained[i] == 0 || encoding.offsets[i].first < answer_end) continue;
-      end.ids.push_back(encoding.ids[i]);
-      text_end = encoding.offsets[i].second;
+      if (trained[i] == 0 || encoding.offsets[i].first < begin) continue;
+      ids.push_back(encoding.ids[i]);
+      end = encoding.offsets[i].second;
     }
-    end.text = rendered.text.substr(answer_end, text_end - answer_end);
-    return end;
+    if (ids.empty()) return {};
+    const bool has_token = std::ranges::any_of(ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
+    if (has_token || ids.size() == 1) return {.id = ids.back()};
+    return {.in_pieces = rendered.text.substr(begin, end - begin)};
   } catch (const StopError&) {
     throw;
   } catch (const Error&) {
@@ -459,28 +404,12 @@ EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokeni
   }
 }
 
-bool is_in_pieces(const EndOfTurn& end, const Tokenizer& tokenizer) {
-  return end.ids.size() > 1 && std::ranges::none_of(end.ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
-}
-
-}  // namespace
-
-std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  const EndOfTurn end = end_of_turn(chat_template, tokenizer);
-  return end.ids.empty() || is_in_pieces(end, tokenizer) ? std::nullopt : std::optional(end.ids.back());
-}
-
-std::optional<std::string> end_of_turn_in_pieces(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  const EndOfTurn end = end_of_turn(chat_template, tokenizer);
-  return is_in_pieces(end, tokenizer) ? std::optional(end.text) : std::nullopt;
-}
-
 std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
   const auto& of_file = tokenizer.generation_eos_ids();
   std::set<std::int32_t> ids(of_file.begin(), of_file.end());
   if (tokenizer.eos_id()) ids.insert(*tokenizer.eos_id());
   if (chat_template != nullptr) {
-    if (const auto id = end_of_turn_id(*chat_template, tokenizer)) ids.insert(*id);
+    if (const auto id = end_of_turn(*chat_template, tokenizer).id) ids.insert(*id);
   }
   return {ids.begin(), ids.end()};
 }
@@ -504,11 +433,7 @@ bool has_chat_template(const fs::path& folder) {
   if (folder.empty()) return false;
   if (fs::exists(folder / "chat_template.jinja")) return true;
   const fs::path config = folder / "tokenizer_config.json";
-  if (!fs::exists(config)) return false;
-  const auto object = nlohmann::json::parse(storage::read_model_file(config), nullptr, /*allow_exceptions=*/false);
-  // ChatTemplate::load reports invalid JSON.
-  return object.is_discarded() ||
-         (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
+  return fs::exists(config) && JsonPlace(parse_json_file(config), config.string()).find("chat_template").has_value();
 }
 
 }  // namespace

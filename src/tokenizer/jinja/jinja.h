@@ -96,6 +96,8 @@ class Text {
   void append(std::string_view bytes, Origin origin);
   void append(const Text& other) { append(other, 0, other.size()); }
   void append(const Text& other, std::size_t begin, std::size_t end);
+  /// The run of byte `at`; the end for the size.
+  std::vector<Run>::const_iterator run_at(std::size_t at) const;
   /// Bytes [begin, end).
   Text slice(std::size_t begin, std::size_t end) const;
 

@@ -58,13 +58,15 @@ void Text::append(std::string_view bytes, Origin origin) {
 }
 
 void Text::append(const Text& other, std::size_t begin, std::size_t end) {
-  const auto first = std::upper_bound(other.runs_.begin(), other.runs_.end(), begin,
-                                      [](std::size_t at, const Run& run) { return at < run.end; });
-  for (auto run = first; run != other.runs_.end() && begin < end; ++run) {
+  for (auto run = other.run_at(begin); run != other.runs_.end() && begin < end; ++run) {
     const std::size_t stop = std::min(run->end, end);
     append(std::string_view(other.bytes_).substr(begin, stop - begin), run->origin);
     begin = stop;
   }
+}
+
+std::vector<Text::Run>::const_iterator Text::run_at(std::size_t at) const {
+  return std::ranges::upper_bound(runs_, at, {}, &Run::end);
 }
 
 Text Text::slice(std::size_t begin, std::size_t end) const {

@@ -280,7 +280,7 @@ TEST(EndOfTurn, IsTheTokenBehindTheAnswer) {
   LORA_TRAIN_REQUIRE_DATA(mistral, "mistral/v3");
   const auto end_of = [](const ChatTemplate& chat_template, const std::filesystem::path& folder) {
     const auto tokenizer = Tokenizer::load(folder);
-    const auto id = end_of_turn_id(chat_template, *tokenizer);
+    const auto id = end_of_turn(chat_template, *tokenizer).id;
     return id ? tokenizer->id_to_token(*id) : std::string("none");
   };
   EXPECT_EQ(end_of(*ChatTemplate::load(qwen), qwen), "<|im_end|>");

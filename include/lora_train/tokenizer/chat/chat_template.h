@@ -88,13 +88,15 @@ class ChatTemplate {
 void set_template_time(std::int64_t unix_s);
 std::int64_t template_time();
 
-/// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"). Empty if the template writes none
-/// after the content, refuses a plain question with its answer, or writes several ordinary tokens.
-std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+/// What a template writes after an answer. All empty if it writes no token there, or refuses a plain question with its
+/// answer.
+struct EndOfTurn {
+  std::optional<std::int32_t> id = {};  ///< the token that is trained there ("<|im_end|>", "</s>")
+  /// The text that the tokenizer cuts into several ordinary tokens instead: the template was made for another tokenizer.
+  std::optional<std::string> in_pieces = {};
+};
 
-/// The text that the template writes after an answer if the tokenizer cuts it into several ordinary tokens, which means
-/// that the template was made for another tokenizer. Else empty.
-std::optional<std::string> end_of_turn_in_pieces(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 /// Tokens that stop generation: the end tokens of generation_config.json, the tokenizer's, and the one that ends a turn
 /// of the template (which may be null). Ascending.
