@@ -116,8 +116,9 @@ std::string written_number(const Value& value, const FormatSpec& spec) {
   const bool is_real = is_one_of(spec.type, "eEfFgG%"), is_percent = spec.type == '%';
   if (spec.precision && !is_real)
     throw RenderError{"a format precision without one of the types e, f, g and % is not supported", true};
+  if (spec.alternate && !is_one_of(spec.type, "xX"))
+    throw RenderError{"a # in a format of another type than x is not supported", true};
   if (spec.type == 0 && !value.is_whole()) {
-    if (spec.alternate) refuse_format("#");
     const double real = value.number();
     return (std::signbit(real) && !std::isnan(real) ? "" : spec.sign) + float_repr(real);
   }
@@ -148,7 +149,7 @@ Text formatted(const Value& value, const FormatSpec& spec) {
     body = value.as_text()->slice(0, positions[std::min(spec.precision.value_or(count), count)]);
   } else {
     std::string number = written_number(value, spec);
-    digits = number.find_first_not_of("+- ") + (spec.alternate && is_one_of(spec.type, "xX") ? 2 : 0);
+    digits = number.find_first_not_of("+- ") + (spec.alternate ? 2 : 0);
     std::size_t whole_end = std::min(number.find_first_not_of("0123456789", digits), number.size());
     if (spec.grouped && is_one_of(spec.type, "xX")) refuse_type(spec.type, value);
     for (; spec.grouped && whole_end > digits + 3; whole_end -= 3) number.insert(whole_end - 3, ",");

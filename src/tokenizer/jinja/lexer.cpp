@@ -6,6 +6,7 @@
 
 #include "jinja.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -59,13 +60,10 @@ class Lexer {
 
   // Text up to the next tag, trimmed as the surrounding tags request.
   void lex_text() {
-    std::size_t end = at_;
-    while (end < source_.size()) {
-      end = source_.find('{', end);
-      if (end == std::string::npos) end = source_.size();
-      if (end + 1 < source_.size() && std::string_view("{%#").find(source_[end + 1]) != std::string_view::npos) break;
-      if (end < source_.size()) ++end;
-    }
+    std::size_t end = source_.find('{', at_);
+    while (end != std::string::npos && std::string_view("{%#").find(source_[end + 1]) == std::string_view::npos)
+      end = source_.find('{', end + 1);
+    end = std::min(end, source_.size());
     const std::size_t stop = text_end(end);
     if (stop > at_) add(TokenKind::kText, source_.substr(at_, stop - at_));
     advance(end);
@@ -216,43 +214,25 @@ class Lexer {
   }
 
   // End of the digits from `at`, with single underscores between them.
-  std::size_t digits_end(std::size_t at, bool (*fits)(char)) const {
-    while (at < source_.size() && fits(source_[at])) {
+  std::size_t digits_end(std::size_t at) const {
+    while (at < source_.size() && is_digit(source_[at])) {
       ++at;
-      if (at + 1 < source_.size() && source_[at] == '_' && fits(source_[at + 1])) ++at;
+      if (at + 1 < source_.size() && source_[at] == '_' && is_digit(source_[at + 1])) ++at;
     }
     return at;
   }
 
-  // 0x1F, 0b1, 0o7: the value in decimal digits.
-  bool lex_based_number() {
-    const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : '\0';
-    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-    if (source_[at_] != '0' || base == 0) return false;
-    const std::size_t end =
-        digits_end(at_ + 2, [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
-    std::string digits = source_.substr(at_ + 2, end - at_ - 2);
-    std::erase(digits, '_');
-    std::int64_t value = 0;
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) fail("a malformed number");
-    add(TokenKind::kInteger, std::to_string(value));
-    advance(end);
-    return true;
-  }
-
   void lex_number() {
-    if (lex_based_number()) return;
-    std::size_t end = digits_end(at_, is_digit);
+    std::size_t end = digits_end(at_);
     bool real = false;
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.1.2 is two positions
     if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
       real = true;
-      end = digits_end(end + 1, is_digit);
+      end = digits_end(end + 1);
     }
     if (end + 1 < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
       const std::size_t sign = source_[end + 1] == '+' || source_[end + 1] == '-' ? 1 : 0;
-      const std::size_t exponent_end = digits_end(end + 1 + sign, is_digit);
+      const std::size_t exponent_end = digits_end(end + 1 + sign);
       if (exponent_end > end + 1 + sign) {
         real = true;
         end = exponent_end;
@@ -286,21 +266,12 @@ class Lexer {
   std::size_t unescape(std::size_t i, std::string& text) const {
     const char c = source_[i];
     static const std::string_view letters = "nrtabfv\\'\"", meanings = "\n\r\t\a\b\f\v\\'\"";
-    if (c >= '0' && c <= '7') {
-      std::uint32_t code = 0;
-      std::size_t length = 0;
-      for (; length < 3 && i + length < source_.size() && source_[i + length] >= '0' && source_[i + length] <= '7';
-           ++length)
-        code = code * 8 + static_cast<std::uint32_t>(source_[i + length] - '0');
-      append_utf8(text, code);
-      return i + length - 1;
-    }
     if (const std::size_t known = letters.find(c); known != std::string_view::npos) {
       text += meanings[known];
       return i;
     }
     if (c == '\n') return i;
-    if (c == 'N') fail("the escape \\N in a string is not supported");
+    if (c == 'N' || is_digit(c)) fail(fmt::format("the escape \\{} in a string is not supported", c));
     const std::size_t length = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (length == 0) {
       (text += '\\') += c;
@@ -333,21 +304,16 @@ TokenReader::TokenReader(std::string_view source, const std::string& name) : nam
 }
 
 Value TokenReader::take_integer() {
-  const std::string text = now().text;
-  std::int64_t value = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc())
-    fail("integer too large: " + text);
+  const auto value = whole_number<std::int64_t>(now().text);
+  if (!value) fail("integer too large: " + now().text);
   take();
-  return value;
+  return *value;
 }
 
 Value TokenReader::take_float() {
   const std::string text = take().text;
-  double value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  // A value that is too small also counts as out of range; it is 0.
-  if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
-    fail(fmt::format("the float {} is too large, infinity is not supported", text));
+  const double value = std::strtod(text.c_str(), nullptr);
+  if (std::isinf(value)) fail(fmt::format("the float {} is too large, infinity is not supported", text));
   return value;
 }
 

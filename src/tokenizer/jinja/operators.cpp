@@ -273,43 +273,29 @@ bool is_cased(std::uint32_t code) {
   }
 }
 
-/// Lower case has one context rule: a sigma at the end of a word.
-class CaseMapper {
- public:
-  explicit CaseMapper(const std::string& text) : text_(text) {}
+// True if the sigma at byte `at` ends a word.
+bool is_final_sigma(const std::string& text, std::size_t at) {
+  const auto code_at = [&](std::size_t position) { return utf8_char(text, position).code_point; };
+  std::size_t before = at;
+  do {
+    if (before == 0) return false;
+    before = char_begin_before(text, before);
+  } while (is_case_ignorable(code_at(before)));
+  if (!is_cased(code_at(before))) return false;
+  std::size_t after = at + 2;
+  while (after < text.size() && is_case_ignorable(code_at(after)))
+    after += std::max<std::size_t>(utf8_char(text, after).length, 1);
+  return after >= text.size() || !is_cased(code_at(after));
+}
 
-  /// Appends the lower case of the character at byte `at`, which is `code`.
-  void append_lower(std::string& out, std::size_t at, std::uint32_t code) const {
-    constexpr std::uint32_t kSigma = 0x03A3, kFinalSigma = 0x03C2, kDottedI = 0x0130;
-    if (code == kDottedI)
-      out += "i\xCC\x87";
-    else if (code == kSigma && is_final_sigma(at))
-      append_utf8(out, kFinalSigma);
-    else
-      append_utf8(out, mapped(utf8proc_tolower, code));
-  }
-
- private:
-  bool is_final_sigma(std::size_t at) const {
-    std::size_t before = at;
-    while (before > 0) {
-      before = char_begin_before(text_, before);
-      const std::uint32_t code = utf8_char(text_, before).code_point;
-      if (is_case_ignorable(code)) continue;
-      if (!is_cased(code)) return false;
-      break;
-    }
-    if (before == at || is_case_ignorable(utf8_char(text_, before).code_point)) return false;
-    for (std::size_t after = at + 2; after < text_.size();) {
-      const Utf8Char c = utf8_char(text_, after);
-      if (!is_case_ignorable(c.code_point)) return !is_cased(c.code_point);
-      after += std::max<std::size_t>(c.length, 1);
-    }
-    return true;
-  }
-
-  const std::string& text_;
-};
+// Appends the lower case of the character at byte `at` of the text, which is `code`.
+void append_lower(std::string& out, const std::string& text, std::size_t at, std::uint32_t code) {
+  constexpr std::uint32_t kSigma = 0x03A3, kFinalSigma = 0x03C2, kDottedI = 0x0130;
+  if (code == kDottedI)
+    out += "i\xCC\x87";
+  else
+    append_utf8(out, code == kSigma && is_final_sigma(text, at) ? kFinalSigma : mapped(utf8proc_tolower, code));
+}
 
 }  // namespace
 
@@ -547,7 +533,6 @@ List split_lines(const Text& text, bool keep_ends) {
 Text change_case(const Text& text, Case to) {
   Text out;
   spend_bytes(4 * text.size());
-  const CaseMapper mapper(text.bytes());
   bool begins = true;  // start of a word, or of the text
   std::size_t at = 0;
   for (const Text::Run& run : text.runs()) {
@@ -556,7 +541,7 @@ Text change_case(const Text& text, Case to) {
       const Utf8Char c = utf8_char(text.bytes(), at);
       const bool up = to == Case::kUpper || (to != Case::kLower && begins);
       if (!up)
-        mapper.append_lower(part, at, c.code_point);
+        append_lower(part, text.bytes(), at, c.code_point);
       else if (to == Case::kUpper || to == Case::kWordBegins)
         append_upper(part, c.code_point);
       else

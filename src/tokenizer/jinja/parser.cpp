@@ -573,11 +573,9 @@ class Parser : private TokenReader {
   Statement parse_generation(int line) {
     Statement statement{StatementKind::kGeneration, line};
     has_generation_ = true;
-    UsedNames uses;
-    statement.blocks.push_back(parse_function_body("endgeneration", uses));
-    used_.caller |= uses.caller;
-    used_.varargs |= uses.varargs;
-    used_.kwargs |= uses.kwargs;
+    const int loops = std::exchange(loops_, 0);
+    statement.blocks.push_back(parse_body("endgeneration"));
+    loops_ = loops;
     return statement;
   }
 

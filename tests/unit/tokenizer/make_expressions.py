@@ -52,7 +52,7 @@ src=r'''
 {% for m in messages %}{% continue %}{{ m.role }}{% else %}E{% endfor %}{% for m in messages %}{{ m.role }}{% break %}{% else %}E{% endfor %}{% for m in messages if m.x %}x{% else %}F{% endfor %}
 {% macro f(a, b=9) %}<{{ a }},{{ b }},{{ varargs }},{{ kwargs }}>{% endmacro %}{{ f(*[1, 2, 3]) }}{{ f(0, *(1,), **{'k': 2}) }}{{ f(b=1, *[4]) }}
 {{ '%s|%-5s|%05.1f|%+d|%#x|%%' % ('a', 'b', 3.14159, 7, 255) }} {{ '%(role)s: %(content)s' % messages[0] }} {{ '%s' | format(none) }}
-{{ '{} {}'.format('a', 1) }} {{ '{1}{0}{x}'.format('a', 'b', x=none) }} {{ '{m[role]!r:>10}|{m[content]:*^12.4}'.format(m=messages[0]) }} {{ '{:,} {:08.3f} {:#x}'.format(1234567, -2.5, 255) }}
+{{ '{} {}'.format('a', 1) }} {{ '{1}{0}{x}'.format('a', 'b', x=none) }} {{ '{a!r:>10}|{b:*^12.4}'.format(a=messages[0].role, b=messages[0].content) }} {{ '{:,} {:08.3f} {:#x}'.format(1234567, -2.5, 255) }}
 {% for role, group in messages | groupby('role') %}{{ role }}={{ group | length }};{% endfor %}{{ (messages | groupby('role'))[0].grouper }}
 '''.strip().replace('<a:>', '\u00e4').replace('<A`>', '\u00c0').replace('<e/>', '\u00e9').split("\n")
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
