@@ -287,24 +287,16 @@ Methods methods_of(const Value& object) {
   return object.is_indexable() ? Methods{"list", &list_methods()} : Methods();
 }
 
-// A literal of a parameter's default.
-Value literal(const std::string& text) {
-  if (text == "none") return None{};
-  if (text == "true" || text == "false") return text == "true";
-  if (text.starts_with('\'')) return Value::string(std::string_view(text).substr(1, text.size() - 2));
-  if (text.find('.') != std::string::npos) return std::strtod(text.c_str(), nullptr);
-  return static_cast<std::int64_t>(std::strtoll(text.c_str(), nullptr, 10));
-}
-
+// Parameters as a macro declares them.
 std::vector<Parameter> parameters_of(const std::string& written) {
+  const ParsedTemplate parsed = parse(fmt::format("{{% macro f({}) %}}{{% endmacro %}}", written), "a builtin");
+  const auto& [names, defaults, unused] = parsed.body[0].signature;
   std::vector<Parameter> parameters;
-  for (std::size_t at = 0; at < written.size();) {
-    const std::size_t end = std::min(written.find(", ", at), written.size());
-    const std::string parameter = written.substr(at, end - at);
-    const std::size_t equals = parameter.find('=');
-    parameters.push_back({parameter.substr(0, equals), std::nullopt});
-    if (equals != std::string::npos) parameters.back().fallback = literal(parameter.substr(equals + 1));
-    at = end + 2;
+  for (const std::string& name : names) parameters.push_back({name, std::nullopt});
+  for (std::size_t i = 0; i < defaults.size(); ++i) {
+    const Expr& literal = *defaults[i];
+    parameters[names.size() - defaults.size() + i].fallback =
+        literal.kind == ExprKind::kNegate ? signed_number(literal.children[0]->value, true) : literal.value;
   }
   return parameters;
 }

@@ -86,8 +86,7 @@ class Lexer {
   // The start of the white space that ends at `end`, and the end of that which begins at `at`. Python's \s.
   std::size_t space_before(std::size_t end, std::size_t limit) const {
     while (end > limit) {
-      std::size_t begin = end - 1;
-      while (begin > limit && is_continuation(source_[begin])) --begin;
+      const std::size_t begin = char_begin_before(source_, end);
       if (!is_space(utf8_char(source_, begin).code_point)) break;
       end = begin;
     }

@@ -225,19 +225,16 @@ std::u32string folded_to_several(std::uint32_t code) {
   return {folded, folded + length};
 }
 
+utf8proc_category_t category_of(std::uint32_t code) { return utf8proc_category(static_cast<utf8proc_int32_t>(code)); }
+
 // Unicode's Case_Ignorable: characters allowed between a sigma and the letters around it.
 bool is_case_ignorable(std::uint32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK: return true;
-    default: break;
-  }
   static const std::u32string_view others =
       U"\'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
-  return others.find(static_cast<char32_t>(code)) != std::u32string_view::npos;
+  constexpr utf8proc_category_t kCategories[] = {UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME, UTF8PROC_CATEGORY_CF,
+                                                 UTF8PROC_CATEGORY_LM, UTF8PROC_CATEGORY_SK};
+  return std::ranges::count(kCategories, category_of(code)) > 0 ||
+         others.find(static_cast<char32_t>(code)) != std::u32string_view::npos;
 }
 
 void append_upper(std::string& out, std::uint32_t code) {
@@ -251,7 +248,7 @@ void append_title(std::string& out, std::uint32_t code) {
   if (code == kApostropheN) return append_upper(out, code);
   const std::u32string several = folded_to_several(code);
   const std::uint32_t title = mapped(utf8proc_totitle, code);
-  const bool is_title = utf8proc_category(static_cast<utf8proc_int32_t>(code)) == UTF8PROC_CATEGORY_LT;
+  const bool is_title = category_of(code) == UTF8PROC_CATEGORY_LT;
   // utf8proc has a capital for the sharp s that Unicode's title case lacks.
   if (several.empty() || is_title || (title != code && code != kSharpS)) return append_utf8(out, title);
   append_utf8(out, mapped(utf8proc_totitle, several.front()));
@@ -261,16 +258,12 @@ void append_title(std::string& out, std::uint32_t code) {
   }
 }
 
-/// True if the character has a case.
+/// True if the character has a case. Letters in upper, lower and title case are neighbouring categories.
 bool is_cased(std::uint32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT: return true;
-    default:
-      return mapped(utf8proc_toupper, code) != code || mapped(utf8proc_tolower, code) != code || code == 0xAA ||
-             code == 0xBA || (code >= 0x02B0 && code <= 0x02B8);
-  }
+  const utf8proc_category_t category = category_of(code);
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT) ||
+         mapped(utf8proc_toupper, code) != code || mapped(utf8proc_tolower, code) != code || code == 0xAA ||
+         code == 0xBA || (code >= 0x02B0 && code <= 0x02B8);
 }
 
 // True if the sigma at byte `at` ends a word.
@@ -339,12 +332,10 @@ int compare(const Value& a, const Value& b) {
     return a.as_text()->bytes().compare(b.as_text()->bytes());
   }
   if (is_plain_list(a) && is_plain_list(b) && a.list_kind() == b.list_kind()) {
-    const List& x = *a.as_list();
-    const List& y = *b.as_list();
-    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-      if (!equal(x[i], y[i])) return compare(x[i], y[i]);
-    }
-    return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
+    const List &x = *a.as_list(), &y = *b.as_list();
+    const auto [i, j] = std::ranges::mismatch(x, y, equal);
+    if (i != x.end() && j != y.end()) return compare(*i, *j);
+    return i != x.end() ? 1 : j != y.end() ? -1 : 0;
   }
   no_operator("comparison", a, b);
 }
@@ -447,8 +438,8 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
 
 bool is_space(std::uint32_t code) {
   if ((code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85) return true;
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+  const utf8proc_category_t category = category_of(code);
+  return category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP;
 }
 
 Text strip(const Text& text, const std::optional<std::string>& chars, bool left, bool right) {

@@ -77,20 +77,10 @@ Text Text::slice(std::size_t begin, std::size_t end) const {
 
 namespace {
 
-// Python's str.isprintable(), for one character.
+// Python's str.isprintable(), for one character. The last categories are separators, then controls and the like.
 bool is_printable(std::uint32_t code) {
-  if (code == ' ') return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
-  }
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return code == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
 }
 
 std::string string_repr(const std::string& text) {
@@ -274,11 +264,7 @@ bool equal_lists(const Value& a, const Value& b) {
   const List &x = *a.as_list(), &y = *b.as_list();
   if (a.list_kind() != b.list_kind()) return false;
   if (&x == &y) return true;
-  if (a.is_generator() || a.list_kind() == ListKind::kValues || x.size() != y.size()) return false;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!equal(x[i], y[i])) return false;
-  }
-  return true;
+  return !a.is_generator() && a.list_kind() != ListKind::kValues && std::ranges::equal(x, y, equal);
 }
 
 bool equal_dicts(const Dict& a, const Dict& b) {
@@ -325,16 +311,9 @@ namespace {
 
 // One character as written between the quotes.
 std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_ascii) {
-  switch (code) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    case '\b': return "\\b";
-    case '\f': return "\\f";
-    default: break;
-  }
+  static const std::string_view special = "\"\\\n\r\t\b\f", letters = "\"\\nrtbf";
+  const std::size_t at = code < 0x80 ? special.find(static_cast<char>(code)) : std::string_view::npos;
+  if (at != std::string_view::npos) return {'\\', letters[at]};
   if (code >= 0x20 && (!ensure_ascii || code < 0x7F)) return std::string(bytes);
   if (code < 0x10000) return fmt::format("\\u{:04x}", code);
   return fmt::format("\\u{:04x}\\u{:04x}", 0xD800U + ((code - 0x10000U) >> 10U),
@@ -349,7 +328,7 @@ class JsonWriter {
   void write(const Value& value, std::size_t depth) {
     spend_bytes(64);
     if (const auto* list = value.as_list(); list != nullptr && value.list_kind() <= ListKind::kTuple)
-      return write_list(*list, depth);
+      return write_items("[]", list->size(), depth, [&](std::size_t i) { write((*list)[i], depth + 1); });
     if (const auto* dict = value.as_mapping()) return write_dict(*dict, depth);
     if (const auto* text = value.as_text()) return write_string(*text);
     if (const auto* flag = value.as_bool())
@@ -392,18 +371,16 @@ class JsonWriter {
     add("\n");
     for (std::size_t i = 0; i < depth; ++i) add(*style_.indent);
   }
-  void separate(bool first, std::size_t depth) {
-    if (!first) add(style_.item_separator);
-    line(depth);
-  }
-  void write_list(const List& list, std::size_t depth) {
-    add("[");
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      separate(i == 0, depth + 1);
-      write(list[i], depth + 1);
+  template <class WriteItem>
+  void write_items(std::string_view brackets, std::size_t count, std::size_t depth, WriteItem write_item) {
+    add(brackets.substr(0, 1));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i > 0) add(style_.item_separator);
+      line(depth + 1);
+      write_item(i);
     }
-    if (!list.empty()) line(depth);
-    add("]");
+    if (count > 0) line(depth);
+    add(brackets.substr(1));
   }
   void write_dict(const Dict& dict, std::size_t depth) {
     std::vector<const std::pair<std::string, Value>*> items;
@@ -411,15 +388,11 @@ class JsonWriter {
     if (style_.sort_keys) {
       std::sort(items.begin(), items.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
     }
-    add("{");
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      separate(i == 0, depth + 1);
+    write_items("{}", items.size(), depth, [&](std::size_t i) {
       write_string(Text(items[i]->first, kComputed));
       add(style_.key_separator);
       write(items[i]->second, depth + 1);
-    }
-    if (!items.empty()) line(depth);
-    add("}");
+    });
   }
 
   const JsonStyle& style_;
