@@ -35,35 +35,17 @@ std::string without_blanks(std::string_view text) {
   return out;
 }
 
-// All strings of a value, concatenated.
-void append_strings(const jinja::Value& value, std::string& out) {
+// All strings of a value, concatenated. Without the wrapping of tool calls (type, id), which many templates omit.
+void append_strings(const jinja::Value& value, std::string& out, bool is_tool_calls = false) {
   if (const auto* text = value.as_text()) out += text->bytes();
   if (const auto* list = value.as_list()) {
-    for (const jinja::Value& item : *list) append_strings(item, out);
+    for (const jinja::Value& item : *list) append_strings(item, out, is_tool_calls);
   }
   if (const auto* dict = value.as_dict()) {
-    for (const auto& item : dict->items) append_strings(item.second, out);
-  }
-}
-
-// The text of a field that a template should write. Excludes the wrapping of tool calls (type, id), which many
-// templates omit.
-std::string strings_of(const std::string& key, const jinja::Value& value) {
-  std::string strings;
-  if (key != "tool_calls" || value.as_list() == nullptr) {
-    append_strings(value, strings);
-    return strings;
-  }
-  for (const jinja::Value& call : *value.as_list()) {
-    if (call.as_dict() == nullptr) {
-      append_strings(call, strings);
-      continue;
-    }
-    for (const auto& [name, part] : call.as_dict()->items) {
-      if (name != "type" && name != "id") append_strings(part, strings);
+    for (const auto& [name, part] : dict->items) {
+      if (!is_tool_calls || (name != "type" && name != "id")) append_strings(part, out);
     }
   }
-  return strings;
 }
 
 // Finds texts in another one, all without blanks; each search first continues after the last match.
@@ -124,7 +106,9 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
     for (const auto& [key, value] : messages[i].as_dict()->items) {
       const jinja::Field field = jinja::field_named(key);
       if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
-      const std::string wanted = without_blanks(strings_of(key, value));
+      std::string strings;
+      append_strings(value, strings, field == jinja::Field::kToolCalls);
+      const std::string wanted = without_blanks(strings);
       const std::size_t rendered = ink[i][static_cast<std::size_t>(field)];
       if (rendered >= wanted.size()) continue;
       // A template may write part of a content itself (think tags) or through repr(): the text still has it.

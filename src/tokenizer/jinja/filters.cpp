@@ -63,10 +63,8 @@ Value item_or_attribute(const Value& item, const Value& attribute) {
 }
 
 Arguments rest_of(const Arguments& arguments, std::size_t from) {
-  Arguments rest;
-  for (std::size_t i = from; i < arguments.positional.size(); ++i) rest.positional.push_back(arguments.positional[i]);
-  rest.named = arguments.named;
-  return rest;
+  const List& all = arguments.positional;
+  return {List(all.begin() + static_cast<std::ptrdiff_t>(std::min(from, all.size())), all.end()), arguments.named};
 }
 
 // select, reject, selectattr, rejectattr.
@@ -159,10 +157,8 @@ List sorted(List items, const Key& key, bool descending) {
   }
   const auto less = [&](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; };
   for (std::size_t i = 1; i < keyed.size(); ++i) less(keyed[0], keyed[i]);  // refuses unordered values first
-  if (descending)
-    std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) { return less(b, a); });
-  else
-    std::stable_sort(keyed.begin(), keyed.end(), less);
+  std::stable_sort(keyed.begin(), keyed.end(),
+                   [&](const auto& a, const auto& b) { return descending ? less(b, a) : less(a, b); });
   List out;
   for (auto& [unused, item] : keyed) out.push_back(std::move(item));
   return out;

@@ -329,13 +329,10 @@ class Interpreter {
       case ExprKind::kLiteral: return expr.value;
       case ExprKind::kName: return lookup(expr.text);
       case ExprKind::kCaptured: return captured_;
-      case ExprKind::kAnd: {
-        Value left = evaluate(*expr.children[0]);
-        return left.truth() ? evaluate(*expr.children[1]) : left;
-      }
+      case ExprKind::kAnd:
       case ExprKind::kOr: {
         Value left = evaluate(*expr.children[0]);
-        return left.truth() ? left : evaluate(*expr.children[1]);
+        return left.truth() == (expr.kind == ExprKind::kOr) ? left : evaluate(*expr.children[1]);
       }
       case ExprKind::kCondition: {
         if (evaluate(*expr.children[1]).truth()) return evaluate(*expr.children[0]);
