@@ -14,27 +14,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-constexpr int kMaxDepth = 256;
-
-void check_depth(std::string_view text, const std::string& where) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) throw FormatError(where, "JSON is nested deeper than 256 levels");
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-}
+constexpr std::size_t kMaxDepth = 256;
 
 // Counts repeated elements of model.merges. Hugging Face keeps the last of equal merges, so some are accepted; but each
 // takes ten times its bytes in memory, and a file could be full of them.
@@ -106,15 +86,16 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
   bool start_array(std::size_t size) {
     merges_.start_array(keys_.size() == 2 && keys_[0].last == "model" && keys_[1].last == "merges");
+    descend();
     return json_sax_dom_parser::start_array(size);
   }
   bool end_array() {
     merges_.end_array();
+    keys_.pop_back();
     return json_sax_dom_parser::end_array();
   }
   bool start_object(std::size_t size) {
-    stop_poll_();
-    keys_.emplace_back();
+    descend();
     return json_sax_dom_parser::start_object(size);
   }
   bool end_object() {
@@ -137,16 +118,21 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     std::string last;
   };
 
+  void descend() {
+    stop_poll_();
+    if (keys_.size() == kMaxDepth) throw FormatError(where_, "JSON is nested deeper than {} levels", kMaxDepth);
+    keys_.emplace_back();
+  }
+
   const std::string& where_;
   StopPoll stop_poll_;
-  std::vector<Keys> keys_;  // keys of the open objects
+  std::vector<Keys> keys_;  // of the open objects and, none, arrays
   RepeatedMerges merges_;
 };
 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  check_depth(text, where);
   try {
     Json result;
     UniqueKeys parser(result, where);
@@ -180,8 +166,7 @@ JsonPlace JsonPlace::at(const std::string& key) const {
 std::optional<JsonPlace> JsonPlace::find(const std::string& key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
-  if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonPlace(*found, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key));
+  return found == value_->end() || found->is_null() ? std::nullopt : std::optional(at(key));
 }
 
 std::vector<JsonPlace> JsonPlace::elements() const {
