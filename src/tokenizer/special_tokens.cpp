@@ -318,6 +318,55 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
   return out;
 }
 
+const std::string& FileTokenizer::spelling(std::int32_t id) const {
+  static const std::string none;
+  const auto index = static_cast<std::size_t>(id);
+  return id >= 0 && index < spellings_.size() ? spellings_[index] : none;
+}
+
+void FileTokenizer::set_token(std::int32_t id, const std::string& token) {
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= spellings_.size()) spellings_.resize(index + 1);
+  spellings_[index] = token;
+  ids_.try_emplace(token, id);
+}
+
+std::optional<std::int32_t> FileTokenizer::next_added_id() const {
+  std::int32_t next = num_model_tokens_;
+  for (const std::int32_t id : added_) next = std::max(next, id + 1);
+  return next;
+}
+
+void FileTokenizer::add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options) {
+  const auto add_new = [&](const AddedToken& token) {
+    const auto known = token_to_id(token.content);
+    if (!known || !added_.contains(*known)) add(token, options, "tokenizer_config.json or added_tokens.json");
+  };
+  for (const AddedToken& token : special.added) add_new(token);
+  for (const std::string& name : special.in_text()) {
+    if (const auto id = token_to_id(name)) add_new({.id = *id, .content = name, .normalized = false, .special = true});
+  }
+}
+
+void FileTokenizer::add(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
+  const std::string& taken = spelling(token.id);
+  if (!taken.empty() && taken != token.content) {
+    throw FormatError(where, "id {} of added token \"{}\" already belongs to \"{}\"", token.id, token.content, taken);
+  }
+  if (const std::int32_t known = token_to_id(token.content).value_or(token.id); known != token.id) {
+    throw FormatError(where, "added token \"{}\" has id {} here, but already has id {}", token.content, token.id,
+                      known);
+  }
+  if (static_cast<std::size_t>(token.id) >= spellings_.size() + kMaxUnusedIds) {
+    throw FormatError(where, "id {} of added token \"{}\" is far above the {} tokens", token.id, token.content,
+                      spellings_.size());
+  }
+  set_token(token.id, token.content);
+  added_.insert(token.id);
+  if (token.special) special_.insert(token.id);
+  if (!token.special || options.special_tokens_in_text) find_in_texts(token);
+}
+
 void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
   const auto set = [&](const char* key, std::optional<std::int32_t>& id) {
     if (!special_tokens.named.contains(key)) return;

@@ -1,5 +1,6 @@
 // Tokens found in the text before anything else (special and user-added ones), special tokens from the files next to a
-// tokenizer, and these files with new tokens, as Hugging Face's add_tokens and save_pretrained write them.
+// tokenizer, the table of tokens that they join, and these files with new tokens, as Hugging Face's add_tokens and
+// save_pretrained write them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,25 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "json/json_place.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::tokenizer {
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using Vocabulary = std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>>;
+
+inline std::optional<std::int32_t> find_id(const Vocabulary& vocabulary, std::string_view token) {
+  const auto found = vocabulary.find(token);
+  return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
+}
 
 struct AddedToken {
   std::int32_t id = 0;
@@ -87,6 +102,39 @@ struct SpecialTokens {
 /// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json if
 /// they exist.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder);
+
+/// What the tokenizers of all kinds of files share: a table of tokens, and the added ones among them.
+class FileTokenizer : public Tokenizer {
+ public:
+  std::optional<std::int32_t> token_to_id(std::string_view token) const final { return find_id(ids_, token); }
+  std::string id_to_token(std::int32_t id) const final { return repair_utf8(spelling(id)); }
+  bool is_special(std::int32_t id) const final { return special_.contains(id); }
+  std::int32_t vocab_size() const final { return static_cast<std::int32_t>(spellings_.size()); }
+
+ protected:
+  /// As in tokenizers: AddedVocabulary::add_tokens.
+  std::optional<std::int32_t> next_added_id() const override;
+  void add_token(const AddedToken& token) final { add(token, {}, "add_tokens"); }
+
+  /// "" for an id without a token.
+  const std::string& spelling(std::int32_t id) const;
+  /// The first id of equal tokens counts.
+  void set_token(std::int32_t id, const std::string& token);
+  /// The tokens of the files next to the tokenizer's that are not added yet.
+  void add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options);
+  /// FormatError (`where`) if the id or the content belongs to another token, or the id is too large.
+  void add(const AddedToken& token, const TokenizerOptions& options, const std::string& where);
+  /// From now on, finds an added token in texts.
+  virtual void find_in_texts(const AddedToken& token) { in_text_.add(token, token.content); }
+
+  Vocabulary ids_;
+  std::int32_t num_model_tokens_ = 0;  // without added ones
+  std::unordered_set<std::int32_t> special_, added_;
+  AddedTokenMatcher in_text_;
+
+ private:
+  std::vector<std::string> spellings_;  // by id; "" = none
+};
 
 /// tokenizer.json with entries appended to added_tokens; everything else stays byte for byte. `json` must be valid
 /// JSON.

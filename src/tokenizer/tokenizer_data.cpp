@@ -111,11 +111,8 @@ std::unordered_map<std::string, float> scores_of(const JsonPlace& merges) {
 
 /// True if text gets a space in front, in a pipeline whose spaces are U+2581.
 bool has_space_prefix(const JsonPlace& root, const std::string& file) {
-  const Json none;
   const auto normalizer = root.find("normalizer"), pre_tokenizer = root.find("pre_tokenizer");
-  const auto rule =
-      find_space_rule(normalizer ? normalizer->value() : none, pre_tokenizer ? pre_tokenizer->value() : none);
-  if (rule) return rule->prefix != SpaceRule::Prefix::kNever;
+  if (const auto rule = find_space_rule(root)) return rule->prefix != SpaceRule::Prefix::kNever;
   const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}};
   // Gemma cuts at spaces after replacing them all.
   const bool cuts_at_spaces = pre_tokenizer && pre_tokenizer->type() == "Split" &&

@@ -1,6 +1,5 @@
 // The merge loop of byte-pair encoding and the safe places to cut text, shared by byte-level BPE, SentencePiece-style
-// BPE and SentencePiece models. Also the encoder of text stretches, which cuts them where that cannot change the tokens
-// and looks up the parts before encoding them.
+// BPE and SentencePiece models. Also the cache of words.
 #pragma once
 
 #include <bitset>
@@ -11,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/base/stop_request.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "valid_utf8.h"
 
@@ -188,95 +186,11 @@ inline WordCache::ShortKey WordCache::short_key(std::string_view word) {
   return key;
 }
 
-/// Encodes a word on its own. Thread-safe for concurrent const calls.
-class WordModel {
- public:
-  virtual ~WordModel() = default;
-  /// Replaces `symbols` with those of the word. Their lengths add up to the word's, unless characters missing from the
-  /// vocabulary are dropped.
-  virtual void encode(std::string_view word, std::vector<Symbol>& symbols) const = 0;
-  /// Null if words cannot be encoded in parts.
-  virtual const CutTable* cuts() const = 0;
-};
-
-/// Serves one call of Tokenizer::encode. Throws StopError on a stop request.
-class WordEncoder {
- public:
-  WordEncoder(const WordModel& model, std::uint64_t serial)
-      : model_(model), cuts_(model.cuts()), cache_(WordCache::of_thread(serial)) {}
-
-  /// Encodes a piece from a split rule: take(position in the piece, symbols), part by part.
-  template <typename Take>
-  void encode_piece(std::string_view piece, Take&& take) {
-    const bool is_ordinary = piece.size() <= WordCache::kMaxWordBytes && skip_ascii(piece, 0) == piece.size();
-    if (is_ordinary) return take(0, look_up(piece));
-    encode_parts(piece, take);
-  }
-
-  /// Encodes a stretch input[begin, end) whose spaces stand for U+2581, with one more in front if `prefix`: take(id,
-  /// range in the input) for every token. A prefix alone has the range of the character at `begin`.
-  template <typename Take>
-  void encode_spaced(std::string_view input, std::size_t begin, std::size_t end, bool prefix, Take&& take);
-
- private:
-  std::size_t part_end(std::string_view text, std::size_t at) const {
-    return cuts_ == nullptr ? text.size() : cuts_->part_end(text, at);
-  }
-  template <typename Take>
-  void encode_parts(std::string_view text, Take&& take) {
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = part_end(text, at);
-      take(at, look_up(text.substr(at, end - at)));
-      at = end;
-    }
-  }
-  std::span<const Symbol> look_up(std::string_view word) {
-    stop_poll_();
-    const bool is_short = word.size() <= WordCache::kMaxWordBytes;
-    if (is_short) {
-      if (const auto known = cache_.find(word); !known.empty()) return known;
-    }
-    model_.encode(word, symbols_);
-    if (is_short) cache_.insert(word, symbols_);
-    return symbols_;
-  }
-
-  const WordModel& model_;
-  const CutTable* cuts_;
-  WordCache& cache_;
-  StopPoll stop_poll_;
-  std::vector<Symbol> symbols_;
-  std::string prefixed_;
-};
-
 /// The range of complete characters around text[begin, end).
 inline ByteRange whole_characters(std::string_view text, std::size_t begin, std::size_t end) {
   while (begin > 0 && is_continuation(text[begin])) --begin;
   while (end < text.size() && is_continuation(text[end])) ++end;
   return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)};
-}
-
-template <typename Take>
-void WordEncoder::encode_spaced(std::string_view input, std::size_t begin, std::size_t end, bool prefix, Take&& take) {
-  // `inserted` bytes of the parts are not in the input.
-  const auto take_parts = [&](std::string_view text, std::size_t text_begin, std::size_t inserted) {
-    encode_parts(text, [&](std::size_t at, std::span<const Symbol> symbols) {
-      for (const Symbol& symbol : symbols) {
-        const std::size_t from = std::max(at, inserted) - inserted;
-        at += symbol.length;
-        const std::size_t to = std::max(at - inserted, from + 1);
-        take(symbol.id, whole_characters(input, text_begin + from, text_begin + to));
-      }
-    });
-  };
-  const std::string_view text = input.substr(begin, end - begin);
-  std::size_t done = 0;
-  if (prefix) {
-    if (!text.empty()) done = part_end(text, 0);
-    prefixed_.assign(1, ' ').append(text.substr(0, done));
-    take_parts(prefixed_, begin, 1);
-  }
-  take_parts(text.substr(done), begin + done, 0);
 }
 
 }  // namespace lora_train::tokenizer

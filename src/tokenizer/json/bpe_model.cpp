@@ -4,33 +4,53 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
+#include <numeric>
+#include <unordered_map>
 
 #include "bpe/valid_utf8.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "pre_tokenizer.h"
-#include "special_tokens.h"
 
 namespace lora_train::tokenizer {
 namespace {
 
 // The two halves of a merge, written "a b" or ["a", "b"].
-std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::size_t rank) {
-  const Json& merge = merges.value()[rank];
-  const auto fail = [&](const std::string& message) {
-    throw FormatError(fmt::format("{}[{}]", merges.where(), rank), message);
-  };
+std::pair<std::string, std::string> read_merge(const Json& merge, const JsonPlace& merges, std::size_t rank) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
   }
-  if (!merge.is_string()) fail("expected \"a b\" or [\"a\", \"b\"]");
+  if (!merge.is_string()) merges.element(rank).fail("expected \"a b\" or [\"a\", \"b\"]");
   const auto& text = merge.get_ref<const std::string&>();
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-    fail(fmt::format("expected two tokens with one space between them, found \"{}\"", text));
+    merges.element(rank).fail(fmt::format("expected two tokens with one space between them, found \"{}\"", text));
   }
   return {text.substr(0, space), text.substr(space + 1)};
+}
+
+void load_vocabulary(const JsonPlace& place, Vocabulary& vocabulary) {
+  if (!place.value().is_object()) place.fail("expected an object of token: id");
+  const std::size_t count = place.value().size();
+  vocabulary.reserve(2 * count);
+  std::vector<bool> taken(count + kMaxUnusedIds);
+  StopPoll stop_poll;
+  for (const auto& [token, value] : place.value().items()) {
+    stop_poll();
+    const auto fail = [&, &key = token](const std::string& message) {
+      throw FormatError(fmt::format("{}[\"{}\"]", place.where(), key), message);
+    };
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) fail("expected an id in [0, 2^24)");
+    const auto id = value.get<std::size_t>();
+    if (id >= taken.size()) fail(fmt::format("id {} is far above the {} tokens", id, count));
+    if (taken[id]) fail(fmt::format("id {} occurs twice", id));
+    taken[id] = true;
+    vocabulary[token] = static_cast<std::int32_t>(id);
+  }
+}
+
+// What a token of the vocabulary stands for in a piece; empty if it has a character outside the byte-level alphabet.
+std::optional<std::string> text_of(const std::string& token, BpeModel::Spelling spelling) {
+  return spelling.byte_level ? byte_level_to_bytes(token) : std::optional(token);
 }
 
 void refuse_affix(const JsonPlace& place, const std::string& key) {
@@ -176,7 +196,8 @@ class BpeModel::Word {
   std::size_t dropped_ = 0;  // bytes that never will be
 };
 
-BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
+BpeModel::BpeModel(const JsonPlace& place, Spelling spelling, Vocabulary& vocabulary)
+    : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
   const std::string type = place.string_or("type", "BPE");
   if (type != "BPE") place.fail(fmt::format("model \"{}\" is not supported; BPE is", type));
   place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
@@ -189,53 +210,55 @@ BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelli
   refuse_affix(place, "end_of_word_suffix");
   byte_fallback_ = place.boolean_or("byte_fallback", false);
   fuse_unk_ = place.boolean_or("fuse_unk", false);
-  ignore_merges_ = place.boolean_or("ignore_merges", false);
   if (spelling_.byte_level && byte_fallback_)
     place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not supported");
-  load_vocabulary(place.at("vocab"));
+  load_vocabulary(place.at("vocab"), vocabulary);
   if (const auto unk = place.find("unk_token")) {
-    unk_id_ = find_id(vocabulary_, unk->string());
+    unk_id_ = find_id(vocabulary, unk->string());
     if (!unk_id_) unk->fail(fmt::format("\"{}\" is not in model.vocab", unk->string()));
   }
-  load_alphabet();
-  load_merges(place.at("merges"));
-  can_cut_ = !ignore_merges_ && every_character_has_tokens();
-}
-
-void BpeModel::load_vocabulary(const JsonPlace& place) {
-  if (!place.value().is_object()) place.fail("expected an object of token: id");
-  vocabulary_.reserve(2 * place.value().size());
-  std::vector<bool> taken;
-  StopPoll stop_poll;
-  for (const auto& [token, value] : place.value().items()) {
-    stop_poll();
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) {
-      throw FormatError(fmt::format("{}[\"{}\"]", place.where(), token), "expected an id in [0, 2^24)");
-    }
-    const auto id = value.get<std::size_t>();
-    if (id >= place.value().size() + kMaxUnusedIds) {
-      throw FormatError(place.where() + "[\"" + token + "\"]", "id {} is far above the {} tokens", id,
-                        place.value().size());
-    }
-    if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
-    if (taken[id]) throw FormatError(place.where() + "[\"" + token + "\"]", "id {} occurs twice", id);
-    taken[id] = true;
-    vocabulary_[token] = static_cast<std::int32_t>(id);
-    if (!ignore_merges_) continue;
-    const auto spelled = spelling_.byte_level ? byte_level_to_bytes(token) : std::optional<std::string>(token);
-    if (spelled) whole_pieces_[*spelled] = static_cast<std::int32_t>(id);
+  load_alphabet(vocabulary);
+  load_merges(place.at("merges"), vocabulary);
+  const bool ignore_merges = place.boolean_or("ignore_merges", false);
+  can_cut_ = !ignore_merges && every_character_has_tokens();
+  if (!ignore_merges) return;
+  for (const auto& [token, id] : vocabulary) {
+    if (const auto spelled = text_of(token, spelling_)) whole_pieces_.emplace(*spelled, id);
   }
 }
 
-void BpeModel::load_alphabet() {
+BpeModel::BpeModel(const std::vector<std::string>& tokens, std::int32_t first_id) : spelling_{.byte_level = true} {
+  std::unordered_map<std::string_view, Merge> known;
+  for (std::uint32_t rank = 0; rank < tokens.size(); ++rank) {
+    known.emplace(tokens[rank], Merge{rank, first_id + static_cast<std::int32_t>(rank)});
+    cuts_.add(tokens[rank]);
+  }
+  cuts_.build();
+  std::iota(byte_ids_.begin(), byte_ids_.end(), first_id);
+  merges_ = MergeTable(2 * tokens.size());
+  for (const auto& [token, merge] : known) {
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = known.find(token.substr(0, cut)), right = known.find(token.substr(cut));
+      if (left != known.end() && right != known.end()) merges_.add(left->second.id, right->second.id, merge);
+    }
+  }
+  std::vector<Symbol> symbols;
+  for (const auto& [token, merge] : known) {  // tokens that merging their bytes cannot reach are whole pieces
+    encode(token, symbols);
+    if (symbols.size() != 1 || symbols.front().id != merge.id) whole_pieces_.emplace(token, merge.id);
+  }
+  can_cut_ = whole_pieces_.empty();
+}
+
+void BpeModel::load_alphabet(const Vocabulary& vocabulary) {
   byte_ids_.fill(-1);
   if (spelling_.byte_level) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
-      byte_ids_[byte] = find_id(vocabulary_, bytes_to_byte_level(std::string(1, static_cast<char>(byte)))).value_or(-1);
+      byte_ids_[byte] = find_id(vocabulary, bytes_to_byte_level(std::string(1, static_cast<char>(byte)))).value_or(-1);
     }
     return;
   }
-  for (const auto& [token, id] : vocabulary_) {
+  for (const auto& [token, id] : vocabulary) {
     if (token.empty()) continue;
     const Utf8Char c = utf8_char(token, 0);
     if (c.length == token.size()) {
@@ -249,33 +272,27 @@ void BpeModel::load_alphabet() {
   if (spelling_.spaces_are_u2581 && has_u2581()) character_ids_[' '] = id_of_character(0x2581);
 }
 
-void BpeModel::add_cuts(const std::string& token) {
-  if (!spelling_.byte_level) return cuts_.add(token);
-  if (const auto bytes = byte_level_to_bytes(token)) cuts_.add(*bytes);
-}
-
 bool BpeModel::every_character_has_tokens() const {
   const bool has_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
   return has_bytes && (spelling_.byte_level || (byte_fallback_ && !byte_tokens_merge_));
 }
 
-std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
-  if (const auto id = find_id(vocabulary_, token)) return *id;
-  throw FormatError(fmt::format("{}[{}]", merges.where(), rank), "token \"{}\" is not in model.vocab", token);
-}
-
-void BpeModel::load_merges(const JsonPlace& place) {
+void BpeModel::load_merges(const JsonPlace& place, const Vocabulary& vocabulary) {
   if (!place.value().is_array()) place.fail("expected an array");
   const Json& list = place.value();
   merges_ = MergeTable(list.size());
   StopPoll stop_poll;
   for (std::size_t rank = 0; rank < list.size(); ++rank) {
     stop_poll();
-    const auto [left, right] = read_merge(place, rank);
-    const Merge merge = {static_cast<std::uint32_t>(rank), id_of(left + right, place, rank)};
-    merges_.add(id_of(left, place, rank), id_of(right, place, rank), merge);
+    const auto id_of = [&](const std::string& token) {
+      if (const auto id = find_id(vocabulary, token)) return *id;
+      place.element(rank).fail(fmt::format("token \"{}\" is not in model.vocab", token));
+    };
+    const auto [left, right] = read_merge(list[rank], place, rank);
+    const std::string whole = left + right;
+    merges_.add(id_of(left), id_of(right), {static_cast<std::uint32_t>(rank), id_of(whole)});
     byte_tokens_merge_ = byte_tokens_merge_ || byte_of_token(left) >= 0 || byte_of_token(right) >= 0;
-    add_cuts(left + right);
+    if (const auto spelled = text_of(whole, spelling_)) cuts_.add(*spelled);
   }
   cuts_.build();
 }
@@ -310,11 +327,9 @@ void BpeModel::split_characters(std::string_view piece, Word& word) const {
 
 void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) const {
   symbols.clear();
-  if (ignore_merges_) {
-    if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
-      symbols.push_back({whole->second, static_cast<std::uint32_t>(piece.size())});
-      return;
-    }
+  if (const auto whole = whole_pieces_.empty() ? std::nullopt : find_id(whole_pieces_, piece)) {
+    symbols.push_back({*whole, static_cast<std::uint32_t>(piece.size())});
+    return;
   }
   Word word(symbols, unk_id_, fuse_unk_);
   if (spelling_.byte_level)
@@ -323,6 +338,42 @@ void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) cons
     split_characters(piece, word);
   word.finish();
   merge_symbols(merges_, symbols);
+}
+
+Encoding BpeTokenizer::encode(std::string_view text, bool with_offsets) const {
+  check_input_text(text);
+  Run run{with_offsets, WordEncoder(model_)};
+  run.out.ids.reserve(text.size() / 3);
+  for (const auto& part : in_text_.split(text)) {
+    if (part.id < 0)
+      encode_stretch(text, part.begin, part.end, run);
+    else
+      run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
+  }
+  return std::move(run.out);
+}
+
+void BpeTokenizer::encode_stretch(std::string_view text, std::size_t begin, std::size_t end, Run& run) const {
+  NormalizedText stretch(text, begin, end);
+  encode_pieces(stretch, run);
+}
+
+void BpeTokenizer::encode_pieces(NormalizedText& text, Run& run) const {
+  pre_tokenizer_.split(text, run.pieces);
+  const std::string_view all = text.text();
+  for (const auto& piece : run.pieces) {
+    const std::size_t begin = piece.first;
+    run.words.encode_piece(all.substr(begin, piece.second - begin),
+                           [&](std::size_t at, std::span<const Symbol> symbols) {
+                             for (const Symbol& symbol : symbols) run.out.ids.push_back(symbol.id);
+                             if (!run.with_offsets) return;
+                             at += begin;
+                             for (const Symbol& symbol : symbols) {
+                               run.out.offsets.push_back(text.input_range(at, at + symbol.length));
+                               at += symbol.length;
+                             }
+                           });
+  }
 }
 
 int byte_of_token(std::string_view token) {

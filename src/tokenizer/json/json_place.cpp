@@ -97,6 +97,12 @@ std::optional<JsonPlace> JsonPlace::find(const std::string& key) const {
   return found == value_->end() || found->is_null() ? std::nullopt : std::optional(at(key));
 }
 
+JsonPlace JsonPlace::section(const std::string& key) const {
+  static const Json null;
+  const auto found = find(key);
+  return found ? *found : JsonPlace(null, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key));
+}
+
 std::vector<JsonPlace> JsonPlace::elements() const {
   if (!value_->is_array()) expected("an array");
   std::vector<JsonPlace> places;

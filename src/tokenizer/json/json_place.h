@@ -35,6 +35,8 @@ class JsonPlace {
   JsonPlace at(const std::string& key) const;
   /// A member, if it exists and is not null.
   std::optional<JsonPlace> find(const std::string& key) const;
+  /// As above, but a place that is null if it does not exist.
+  JsonPlace section(const std::string& key) const;
   /// The elements; fails if this is not an array.
   std::vector<JsonPlace> elements() const;
   /// value()[index], which must exist.

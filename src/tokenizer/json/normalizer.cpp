@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "bpe/bpe.h"
 #include "bpe/valid_utf8.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
@@ -241,9 +242,8 @@ Normalizer load_prepend(const JsonPlace& place) {
 
 ByteRange NormalizedText::input_range(std::size_t begin, std::size_t end) const {
   if (changed_) return {ranges_[begin].first, ranges_[end - 1].second};
-  while (begin > 0 && is_continuation(view_[begin])) --begin;
-  while (end < view_.size() && is_continuation(view_[end])) ++end;
-  return {begin_ + static_cast<std::uint32_t>(begin), begin_ + static_cast<std::uint32_t>(end)};
+  const auto [first, last] = whole_characters(view_, begin, end);
+  return {begin_ + first, begin_ + last};
 }
 
 NormalizedText NormalizedText::slice(std::size_t begin, std::size_t end) const {

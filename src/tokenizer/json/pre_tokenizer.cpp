@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
@@ -26,48 +27,39 @@ std::string escape_literal(const std::string& literal) {
 
 using Behavior = SplitRule::Behavior;
 
-// Joins matches with the stretch before them, or stretches of one kind with each other.
-std::vector<Stretch> joined(const std::vector<Stretch>& stretches, Behavior behavior) {
-  std::vector<Stretch> out;
-  bool follows_match = false;
-  for (const Stretch& stretch : stretches) {
-    const bool joins =
-        behavior == Behavior::kContiguous ? stretch.is_match == follows_match : stretch.is_match && !follows_match;
-    if (joins && !out.empty())
-      out.back().end = stretch.end;
-    else
-      out.push_back(stretch);
-    follows_match = stretch.is_match;
+// True if two neighbouring stretches are one piece.
+bool joins(Behavior behavior, bool is_match, bool next_is_match) {
+  switch (behavior) {
+    case Behavior::kContiguous: return is_match == next_is_match;
+    case Behavior::kMergedWithPrevious: return !is_match && next_is_match;
+    case Behavior::kMergedWithNext: return is_match && !next_is_match;
+    default: return false;
   }
-  return out;
-}
-
-// As above, with the stretch after them.
-std::vector<Stretch> joined_with_next(const std::vector<Stretch>& stretches) {
-  std::vector<Stretch> out;
-  bool precedes_match = false;
-  for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch) {
-    if (stretch->is_match && !precedes_match && !out.empty())
-      out.back().begin = stretch->begin;
-    else
-      out.push_back(*stretch);
-    precedes_match = stretch->is_match;
-  }
-  std::reverse(out.begin(), out.end());
-  return out;
 }
 
 void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, std::size_t offset, Pieces& out) {
   thread_local std::vector<Stretch> stretches;
   find_stretches(regex, part, stretches);
-  for (Stretch& stretch : stretches) stretch.is_match = stretch.is_match != rule.invert;
-  const bool joins = rule.behavior != Behavior::kIsolated && rule.behavior != Behavior::kRemoved;
-  const bool joins_next = rule.behavior == Behavior::kMergedWithNext;
-  if (joins) stretches = joins_next ? joined_with_next(stretches) : joined(stretches, rule.behavior);
+  const auto drop_empty = [&] {
+    if (!out.empty() && out.back().first == out.back().second) out.pop_back();
+  };
+  bool was_match = false;
   for (const Stretch& stretch : stretches) {
-    if (stretch.begin == stretch.end || (stretch.is_match && rule.behavior == Behavior::kRemoved)) continue;
-    out.emplace_back(offset + stretch.begin, offset + stretch.end);
+    const bool is_match = stretch.is_match != rule.invert;
+    if (!is_match && rule.behavior == Behavior::kCovering) {
+      throw FormatError("tekken.json: config.pattern",
+                        "the pattern skips byte {} of a text; no part of a text may be dropped",
+                        offset + stretch.begin);
+    }
+    if (&stretch != stretches.data() && joins(rule.behavior, was_match, is_match)) {
+      out.back().second = offset + stretch.end;
+    } else if (!is_match || rule.behavior != Behavior::kRemoved) {
+      drop_empty();
+      out.emplace_back(offset + stretch.begin, offset + stretch.end);
+    }
+    was_match = is_match;
   }
+  drop_empty();
 }
 
 void split_by(const GptSplit& split, const SplitRule&, std::string_view part, std::size_t offset, Pieces& out) {
@@ -140,7 +132,9 @@ bool SpaceRule::wants_prefix(std::string_view input, std::size_t begin) const {
   return !text.starts_with(' ') && !text.starts_with(kMetaspaceText);
 }
 
-std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer) {
+std::optional<SpaceRule> find_space_rule(const JsonPlace& root) {
+  const JsonPlace normalizer_place = root.section("normalizer"), pre_tokenizer_place = root.section("pre_tokenizer");
+  const Json &normalizer = normalizer_place.value(), &pre_tokenizer = pre_tokenizer_place.value();
   if (normalizer.is_null()) return pre_tokenizer.is_object() ? rule_of_metaspace(pre_tokenizer) : std::nullopt;
   if (!pre_tokenizer.is_null()) return std::nullopt;
   const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kMetaspaceText}};
@@ -152,6 +146,10 @@ std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre
 
 PreTokenizer::PreTokenizer(const JsonPlace& place) {
   if (!place.is_null()) load(place);
+}
+
+PreTokenizer::PreTokenizer(const std::string& pattern, const std::string& where) {
+  rules_.push_back({Regex(pattern, where), Behavior::kCovering, false});
 }
 
 void PreTokenizer::load(const JsonPlace& place) {

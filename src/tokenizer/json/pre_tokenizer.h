@@ -33,8 +33,8 @@ struct SpaceRule {
   bool wants_prefix(std::string_view input, std::size_t begin) const;
 };
 
-/// The rule that a normalizer and a pre-tokenizer amount to, if they do nothing else.
-std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer);
+/// The rule that the normalizer and the pre-tokenizer of a tokenizer.json amount to, if they do nothing else.
+std::optional<SpaceRule> find_space_rule(const JsonPlace& root);
 
 /// One cut of every piece: by the matches of a pattern, or with `invert` by the text between them.
 struct SplitRule {
@@ -43,7 +43,8 @@ struct SplitRule {
     kRemoved,             ///< only the stretches between matches are pieces
     kContiguous,          ///< neighbouring matches are one piece
     kMergedWithPrevious,  ///< a match belongs to the stretch before it
-    kMergedWithNext
+    kMergedWithNext,
+    kCovering  ///< matches are pieces; a stretch between them is a FormatError
   };
   std::variant<GptSplit, Regex> pattern;
   Behavior behavior;
@@ -55,6 +56,8 @@ class PreTokenizer {
  public:
   /// FormatError names unsupported features.
   explicit PreTokenizer(const JsonPlace& place);
+  /// That of tekken.json: the pattern must match all of a text.
+  PreTokenizer(const std::string& pattern, const std::string& where);
 
   /// True if the vocabulary is spelled in the byte-level alphabet.
   bool is_byte_level() const { return byte_level_; }

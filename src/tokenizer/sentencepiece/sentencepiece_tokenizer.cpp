@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "bpe/bpe.h"
-#include "bpe/valid_utf8.h"
 #include "json/bpe_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -46,18 +45,18 @@ void load_processor(SentencePieceProcessor& processor, const std::string& bytes,
   throw FormatError(file, "SentencePiece refuses the model: " + error);
 }
 
-class SentencePieceTokenizer final : public Tokenizer {
+class SentencePieceTokenizer final : public FileTokenizer {
  public:
   SentencePieceTokenizer(SentencePieceFile model, const std::string& file, const SpecialTokens& special,
                          const TokenizerOptions& options)
       : model_(std::move(model)), file_(file), legacy_(special.legacy) {
     load_processor(processor_, model_.bytes, file_);
-    for (const AddedToken& token : special.added) add_token(token, options);
-    for (const std::string& name : special.in_text()) {
-      const auto id = token_to_id(name);
-      if (!id || literal_.contains(*id)) continue;
-      add_token({.id = *id, .content = name, .normalized = false, .special = true}, options);
+    num_model_tokens_ = processor_.GetPieceSize();
+    for (std::int32_t id = 0; id < num_model_tokens_; ++id) {
+      set_token(id, processor_.IdToPiece(id));
+      if (processor_.IsUnknown(id) || processor_.IsControl(id)) special_.insert(id);
     }
+    add_side_tokens(special, options);
     const auto known = [](int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); };
     bos_id_ = known(processor_.bos_id());
     eos_id_ = known(processor_.eos_id());
@@ -68,16 +67,6 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
-  std::optional<std::int32_t> token_to_id(std::string_view token) const override;
-  std::string id_to_token(std::int32_t id) const override;
-  bool is_special(std::int32_t id) const override {
-    return special_.contains(id) || (is_piece(id) && (processor_.IsUnknown(id) || processor_.IsControl(id)));
-  }
-  std::int32_t vocab_size() const override { return num_pieces() + static_cast<std::int32_t>(new_tokens_.size()); }
-
- protected:
-  std::optional<std::int32_t> next_added_id() const override { return vocab_size(); }
-  void add_token(const AddedToken& token) override { add_token(token, {}); }
 
  private:
   // Rarely needed: made on first use.
@@ -86,9 +75,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     CutTable cuts{/*spaces_are_u2581=*/true};
   };
 
-  std::int32_t num_pieces() const { return processor_.GetPieceSize(); }
-  bool is_piece(std::int32_t id) const { return id >= 0 && id < num_pieces(); }
-  void add_token(const AddedToken& token, const TokenizerOptions& options);
   const Continuation& continuation() const;
   void encode_stretch(std::string_view text, ByteRange stretch, bool with_offsets, Encoding& out) const;
   void encode_at_once(const SentencePieceProcessor& processor, std::string_view text, ByteRange stretch,
@@ -100,52 +86,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceProcessor processor_;
   mutable std::once_flag continuation_made_;
   mutable Continuation continuation_;
-  AddedTokenMatcher added_;
-  std::unordered_set<std::int32_t> special_, literal_;  // for added tokens; literal_: decoded as spelled
-  std::vector<std::string> new_tokens_;                 // by id, from num_pieces() on; empty if there is none
-  Vocabulary new_ids_;
 };
-
-std::optional<std::int32_t> SentencePieceTokenizer::token_to_id(std::string_view token) const {
-  if (token.empty()) return std::nullopt;
-  const std::int32_t id = processor_.PieceToId(token);
-  if (processor_.IdToPiece(id) == token) return id;  // otherwise the id is the unknown piece's
-  return find_id(new_ids_, token);
-}
-
-std::string SentencePieceTokenizer::id_to_token(std::int32_t id) const {
-  if (is_piece(id)) return processor_.IdToPiece(id);
-  const auto index = static_cast<std::size_t>(id) - static_cast<std::size_t>(num_pieces());
-  return index < new_tokens_.size() ? new_tokens_[index] : std::string();
-}
-
-void SentencePieceTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options) {
-  const std::string where = file_ + ": added_tokens_decoder of tokenizer_config.json";
-  const auto known = token_to_id(token.content);
-  const std::string taken = id_to_token(token.id);
-  if ((known && *known != token.id) || (!taken.empty() && taken != token.content)) {
-    throw FormatError(where, "\"{}\" has id {} there, but {}", token.content, token.id,
-                      taken.empty() ? fmt::format("id {} in the model", *known)
-                                    : fmt::format("in the model that id belongs to \"{}\"", taken));
-  }
-  if (!is_piece(token.id)) {
-    const auto index = static_cast<std::size_t>(token.id) - static_cast<std::size_t>(num_pieces());
-    if (index >= new_tokens_.size() + kMaxUnusedIds) {
-      throw FormatError(where, "id {} of \"{}\" is far above the {} tokens", token.id, token.content, vocab_size());
-    }
-    if (index >= new_tokens_.size()) new_tokens_.resize(index + 1);
-    new_tokens_[index] = token.content;
-    new_ids_[token.content] = token.id;
-  }
-  literal_.insert(token.id);
-  if (token.special) special_.insert(token.id);
-  if (!token.special || options.special_tokens_in_text) added_.add(token, token.content);
-}
 
 Encoding SentencePieceTokenizer::encode(std::string_view text, bool with_offsets) const {
   check_input_text(text);
   Encoding out;
-  for (const auto& part : added_.split(text)) {
+  for (const auto& part : in_text_.split(text)) {
     const ByteRange range(static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end));
     if (part.id < 0) {
       encode_stretch(text, range, with_offsets, out);
@@ -161,8 +107,8 @@ const SentencePieceTokenizer::Continuation& SentencePieceTokenizer::continuation
   std::call_once(continuation_made_, [this] {
     // normalizer_spec {add_dummy_prefix: false}: repeated messages are merged.
     load_processor(continuation_.processor, model_.bytes + std::string("\x1A\x02\x18\x00", 4), file_);
-    for (std::int32_t id = 0; id < num_pieces(); ++id) {
-      if (!processor_.IsControl(id) && !processor_.IsByte(id)) continuation_.cuts.add(processor_.IdToPiece(id));
+    for (std::int32_t id = 0; id < num_model_tokens_; ++id) {
+      if (!processor_.IsControl(id) && !processor_.IsByte(id)) continuation_.cuts.add(spelling(id));
     }
     continuation_.cuts.build();
   });
@@ -218,13 +164,14 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
   bool at_start = model_.add_dummy_prefix || model_.remove_extra_whitespaces;
   for (const std::int32_t id : ids) {
     if (skip_special && is_special(id)) continue;
-    std::string token = id_to_token(id);
-    if (is_piece(id) && processor_.IsByte(id) && !literal_.contains(id)) {
+    std::string token = spelling(id);
+    const bool is_piece = id >= 0 && id < num_model_tokens_ && !added_.contains(id);  // others are decoded as spelled
+    if (is_piece && processor_.IsByte(id)) {
       bytes.push_back(static_cast<char>(static_cast<unsigned char>(byte_of_token(token))));
       at_start = false;
       continue;
     }
-    if (is_piece(id) && !literal_.contains(id) && !is_special(id)) {
+    if (is_piece && !is_special(id)) {
       if (at_start && token.starts_with(kSpace)) token.erase(0, kSpace.size());
       // If white space is removed, it all counts as leading.
       at_start = at_start && model_.remove_extra_whitespaces && token.empty();

@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "expected a string"},
         BadJsonCase{"AddedFlag", "/added_tokens/0/lstrip", "\"yes\"", ": added_tokens[0].lstrip", "true or false"},
         BadJsonCase{"AddedIdTaken", "/added_tokens/0/id", "3", ": added_tokens[0]", "already belongs to \"c\""},
-        BadJsonCase{"AddedOtherId", "/added_tokens/0/content", "\"ab\"", ": added_tokens[0]", "id 4 in model.vocab"},
+        BadJsonCase{"AddedOtherId", "/added_tokens/0/content", "\"ab\"", ": added_tokens[0]", "already has id 4"},
         BadJsonCase{"ModelMissing", "/model", "null", ": model", "expected an object, found null"},
         BadJsonCase{"VocabularyMissing", "/model/vocab", "null", ": model.vocab", "expected an object"},
         BadJsonCase{"IdIsFraction", "/model/vocab/a", "1.5", ": model.vocab[\"a\"]", "expected an id"},
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadJsonCase{"AddedNegativeId", "/added_tokens/0/id", "-4", ": added_tokens[0].id", "not in [0, 2^24)"},
         BadJsonCase{"AddedUnknownFlag", "/added_tokens/0/fuzzy", "true", ": added_tokens[0]", "\"fuzzy\""},
         BadJsonCase{"AddedTwice", "/added_tokens/1", R"({"id": 9, "content": "<s>"})", ": added_tokens[1]",
-                    "id 7 before"},
+                    "already has id 7"},
         BadJsonCase{"IdFarAbove", "/model/vocab/a", "16777215", ": model.vocab[\"a\"]", "far above the 7 tokens"},
         BadJsonCase{"AddedFarAbove", "/added_tokens/0/id", "16777215", ": added_tokens[0]", "far above the 7 tokens"},
         BadJsonCase{

@@ -96,9 +96,9 @@ void expect_parts_equal_the_whole(bool byte_level) {
       "a", "b", "c", " ", "\xC3\xA9", "\xE4\xB8\xAD", "\xE4\xBA\xAD", "\xE5\x9B\xBD", "\xF0\x9F\x99\x82", "x"};
   for (int round = 0; round < 20; ++round) {
     const Json json = random_model(random, byte_level, alphabet);
-    const BpeModel model(JsonPlace(json, "test"), {.byte_level = byte_level});
+    Vocabulary vocabulary;
+    const BpeModel model(JsonPlace(json, "test"), {.byte_level = byte_level}, vocabulary);
     ASSERT_NE(model.cuts(), nullptr);
-    const std::uint64_t serial = WordCache::next_serial();
     std::size_t num_parts = 0;
     for (int i = 0; i < 300; ++i) {
       const std::string text = random_text(random, alphabet, random() % 60 + 1);
@@ -106,7 +106,7 @@ void expect_parts_equal_the_whole(bool byte_level) {
       model.encode(text, whole);
       Ids want, got;
       for (const Symbol& symbol : whole) want.push_back(symbol.id);
-      WordEncoder words(model, serial);
+      WordEncoder words(model);
       words.encode_piece(text, [&](std::size_t, std::span<const Symbol> symbols) {
         ++num_parts;
         for (const Symbol& symbol : symbols) got.push_back(symbol.id);
@@ -123,7 +123,8 @@ TEST(WordEncoder, PartsOfCharactersGiveTheTokensOfTheWhole) { expect_parts_equal
 TEST(WordEncoder, DoesNotCutWhereCharactersCanBeUnknown) {
   const Json json = Json::parse(R"({"type": "BPE", "unk_token": "u", "fuse_unk": true, "vocab": {"u": 0, "a": 1},
                                     "merges": []})");
-  EXPECT_EQ(BpeModel(JsonPlace(json, "test"), {}).cuts(), nullptr);
+  Vocabulary vocabulary;
+  EXPECT_EQ(BpeModel(JsonPlace(json, "test"), {}, vocabulary).cuts(), nullptr);
 }
 
 }  // namespace
