@@ -198,7 +198,7 @@ class UnicodeNormalizer {
 
 void replace_matches(NormalizedText& text, const Regex& pattern, const std::string& content) {
   std::vector<Stretch> stretches;
-  find_stretches(pattern, text.text(), stretches);
+  pattern.split(text.text(), stretches);
   std::vector<NormalizedText::Edit> edits;
   for (const Stretch& stretch : stretches) {
     if (stretch.is_match) edits.push_back({stretch.begin, stretch.end - stretch.begin, content});
@@ -211,8 +211,8 @@ Normalizer load_replace(const JsonPlace& place) {
   place.at("pattern").allow_only({"String", "Regex"});
   const std::string content = place.at("content").string();
   if (const auto regex = place.at("pattern").find("Regex")) {
-    return [compiled = std::make_shared<const Regex>(regex->string(), regex->where()), content](NormalizedText& text) {
-      replace_matches(text, *compiled, content);
+    return [compiled = Regex(regex->string(), regex->where()), content](NormalizedText& text) {
+      replace_matches(text, compiled, content);
     };
   }
   const std::string pattern = place.at("pattern").at("String").string();

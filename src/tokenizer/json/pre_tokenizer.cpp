@@ -39,7 +39,7 @@ bool joins(Behavior behavior, bool is_match, bool next_is_match) {
 
 void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, std::size_t offset, Pieces& out) {
   thread_local std::vector<Stretch> stretches;
-  find_stretches(regex, part, stretches);
+  regex.split(part, stretches);
   const auto drop_empty = [&] {
     if (!out.empty() && out.back().first == out.back().second) out.pop_back();
   };

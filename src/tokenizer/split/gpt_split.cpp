@@ -15,10 +15,10 @@ bool is_surrogate(std::uint32_t code) { return code >= 0xD800 && code <= 0xDFFF;
 
 // Sets the class of the characters in `all` that the pattern matches.
 void mark(const std::string& all, const char* pattern, CharClass as, std::vector<CharClass>& classes) {
-  const Regex regex(pattern, "character classes");
-  Regex::Scan scan(regex, all);
-  for (std::size_t from = 0, begin = 0, end = 0; from < all.size() && scan.next(from, begin, end); from = end) {
-    for (std::size_t at = begin; at < end;) {
+  std::vector<Stretch> stretches;
+  Regex(pattern, "character classes").split(all, stretches);
+  for (const Stretch& stretch : stretches) {
+    for (std::size_t at = stretch.begin; stretch.is_match && at < stretch.end;) {
       const Utf8Char c = valid_utf8_char(all, at);
       classes[c.code_point] = as;
       at += c.length;

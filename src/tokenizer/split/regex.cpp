@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bpe/valid_utf8.h"
@@ -326,25 +328,21 @@ std::string spell_out_classes(const std::string& pattern, const std::string& whe
 
 constexpr std::size_t kJitStackBytes = std::size_t{8} << 20U;
 
-// A stack for compiled patterns, one per thread: the default 32 KiB is too little for long runs of one class.
-struct JitStack {
+// What matching needs besides the pattern, one per thread. The default stack of 32 KiB is too little for long runs of
+// one class.
+struct Matcher {
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  JitStack() { pcre2_jit_stack_assign(context, nullptr, stack); }
-  ~JitStack() {
+  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+  Matcher() { pcre2_jit_stack_assign(context, nullptr, stack); }
+  ~Matcher() {
+    pcre2_match_data_free(data);
     pcre2_match_context_free(context);
     pcre2_jit_stack_free(stack);
   }
-  JitStack(const JitStack&) = delete;
-  JitStack& operator=(const JitStack&) = delete;
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
 };
-
-pcre2_match_context* thread_context() {
-  thread_local JitStack stack;
-  return stack.context;
-}
-
-}  // namespace
 
 std::string pcre2_message(int code) {
   PCRE2_UCHAR buffer[256];
@@ -352,119 +350,74 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-struct Regex::Code {
-  pcre2_code* compiled = nullptr;
-  std::string where;
-  ~Code() { pcre2_code_free(compiled); }
-};
-
-Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
-  const std::string spelled = spell_out_classes(pattern, where);
+// Without one, null and why.
+std::pair<std::shared_ptr<pcre2_code>, std::string> compile(const std::string& pattern, std::uint32_t options) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code_->where = where;
-  code_->compiled =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
-  if (code_->compiled == nullptr) {
-    throw FormatError(where, "the pattern does not compile ({}): {}", pcre2_message(error), pattern);
-  }
-  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // without JIT, matching still works
+  std::shared_ptr<pcre2_code> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &error, &offset, nullptr),
+      pcre2_code_free);
+  return {code, code ? "" : fmt::format("{} at offset {}", pcre2_message(error), offset)};
 }
 
-Regex::~Regex() = default;
-Regex::Regex(Regex&&) noexcept = default;
-Regex& Regex::operator=(Regex&&) noexcept = default;
+}  // namespace
 
-struct Regex::Scan::State {
-  const Code* code;
-  std::string_view text;
-  pcre2_match_data* data;
-};
-
-Regex::Scan::Scan(const Regex& regex, std::string_view text)
-    : state_(std::make_unique<State>(
-          State{regex.code_.get(), text, pcre2_match_data_create_from_pattern(regex.code_->compiled, nullptr)})) {}
-
-Regex::Scan::~Scan() { pcre2_match_data_free(state_->data); }
-
-bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
-  return match(PCRE2_NOTEMPTY, from, begin, end);
+Regex::Regex(const std::string& pattern, const std::string& where) : where_(where) {
+  std::string error;
+  std::tie(code_, error) = compile(spell_out_classes(pattern, where), PCRE2_MULTILINE);
+  if (!code_) throw FormatError(where, "the pattern does not compile ({}): {}", error, pattern);
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT, matching still works
 }
 
-bool Regex::Scan::find(std::size_t from, std::size_t& begin, std::size_t& end) { return match(0, from, begin, end); }
-
-bool Regex::Scan::match(std::uint32_t options, std::size_t from, std::size_t& begin, std::size_t& end) {
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(state_->text.data());
-  const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state_->data);
-  const auto attempt = [&](std::uint32_t more) {
-    return pcre2_match(state_->code->compiled, subject, state_->text.size(), from, PCRE2_NO_UTF_CHECK | options | more,
-                       state_->data, thread_context());
+void Regex::split(std::string_view text, std::vector<Stretch>& out) const {
+  thread_local const Matcher matcher;
+  const PCRE2_SIZE* found = pcre2_get_ovector_pointer(matcher.data);
+  const auto attempt = [&](std::size_t from, std::uint32_t options) {
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK | options, matcher.data, matcher.context);
   };
-  int result = attempt(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(PCRE2_NO_JIT);
-  if (result == PCRE2_ERROR_NOMATCH) return false;
-  if (result < 0) {
-    throw DataError(fmt::format("byte {}", from), "the tokenizer's split pattern fails here: {} ({})",
-                    pcre2_message(result), state_->code->where);
-  }
-  begin = found[0];
-  end = found[1];
-  return true;
-}
-
-void find_stretches(const Regex& regex, std::string_view text, std::vector<Stretch>& out) {
   out.clear();
-  Regex::Scan scan(regex, text);
-  std::size_t done = 0, begin = 0, end = 0;
-  bool has_match = false;
+  std::size_t done = 0;
   StopPoll stop_poll;
-  for (std::size_t from = 0; from <= text.size() && scan.find(from, begin, end);) {
+  for (std::size_t from = 0; from <= text.size();) {
     stop_poll();
-    if (begin == end && has_match && end == done) {
+    int result = attempt(from, 0);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(from, PCRE2_NO_JIT);
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0) {
+      throw DataError(fmt::format("byte {}", from), "the tokenizer's split pattern fails here: {} ({})",
+                      pcre2_message(result), where_);
+    }
+    const std::size_t begin = found[0], end = found[1];
+    if (begin == end && end == done && !out.empty()) {  // right behind another match
       if (from == text.size()) break;
       from += valid_utf8_char(text, from).length;
       continue;
     }
     if (begin > done) out.push_back({done, begin, false});
     out.push_back({begin, end, true});
-    has_match = true;
     from = done = end;
   }
   if (done < text.size()) out.push_back({done, text.size(), false});
 }
 
-struct TextPattern::Code {
-  pcre2_code* compiled = nullptr;
-  std::string pattern, where;
-  ~Code() { pcre2_code_free(compiled); }
-};
-
-TextPattern::TextPattern(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
+TextPattern::TextPattern(const std::string& pattern, const std::string& where) : pattern_(pattern), where_(where) {
   if (find_invalid_utf8(pattern)) throw ConfigError(where, "the regular expression is not valid UTF-8.");
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  code_->pattern = pattern;
-  code_->where = where;
-  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
-  if (code_->compiled == nullptr) {
-    throw ConfigError(where, "\"{}\" is not a regular expression: {} at offset {}.", pattern, pcre2_message(error),
-                      offset);
-  }
+  std::string error;
+  std::tie(code_, error) = compile(pattern, 0);
+  if (!code_) throw ConfigError(where, "\"{}\" is not a regular expression: {}.", pattern, error);
 }
-
-TextPattern::~TextPattern() = default;
 
 std::optional<std::string> TextPattern::find(const std::string& text) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
-      pcre2_match_data_create_from_pattern(code_->compiled, nullptr), &pcre2_match_data_free);
+      pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
   const int num_groups =
-      pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
+      pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (num_groups < 0) {
-    throw ConfigError(code_->where, "\"{}\" gives up on a text of {} bytes: {}. Write it without nested repeats.",
-                      code_->pattern, text.size(), pcre2_message(num_groups));
+    throw ConfigError(where_, "\"{}\" gives up on a text of {} bytes: {}. Write it without nested repeats.", pattern_,
+                      text.size(), pcre2_message(num_groups));
   }
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
   int group = 0;

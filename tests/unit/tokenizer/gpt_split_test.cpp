@@ -25,12 +25,11 @@ Ends ends_of(const GptSplit& split, std::string_view text) {
 
 Ends ends_of(const Regex& regex, std::string_view text) {
   Ends ends;
-  Regex::Scan scan(regex, text);
-  for (std::size_t at = 0, begin = 0; at < text.size();) {
-    std::size_t end = 0;
-    EXPECT_TRUE(scan.next(at, begin, end));
-    EXPECT_EQ(begin, at) << "the pattern leaves nothing out";
-    ends.push_back(at = end);
+  std::vector<Stretch> stretches;
+  regex.split(text, stretches);
+  for (const Stretch& stretch : stretches) {
+    EXPECT_TRUE(stretch.is_match) << "the pattern leaves nothing out";
+    ends.push_back(stretch.end);
   }
   return ends;
 }
@@ -73,11 +72,11 @@ TEST(GptSplit, ClassesOfAllCodePointsArePcre2s) {
     if (code < 0xD800 || code > 0xDFFF) append_utf8(all, code);
   }
   for (const auto& [pattern, cls] : classes) {
-    const Regex regex(pattern, "test");
-    Regex::Scan scan(regex, all);
-    for (std::size_t at = 0, begin = 0, end = 0; at < all.size() && scan.next(at, begin, end); at = end) {
-      const std::uint32_t code = utf8_char(all, begin).code_point;
-      if (code != '\r' && code != '\n') want[code] = cls;
+    std::vector<Stretch> stretches;
+    Regex(pattern, "test").split(all, stretches);
+    for (const Stretch& stretch : stretches) {
+      const std::uint32_t code = utf8_char(all, stretch.begin).code_point;
+      if (stretch.is_match && code != '\r' && code != '\n') want[code] = cls;
     }
   }
   int wrong = 0;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+struct pcre2_real_code_8;
+
 namespace lora_train::tokenizer {
 
 /// Thread-safe for concurrent const calls.
@@ -13,17 +15,14 @@ class TextPattern {
  public:
   /// `where` names the flag. Throws ConfigError if the pattern does not compile.
   TextPattern(const std::string& pattern, const std::string& where);
-  ~TextPattern();
-  TextPattern(const TextPattern&) = delete;
-  TextPattern& operator=(const TextPattern&) = delete;
 
   /// Returns, from the first match, the first group that took part, or the whole match if the pattern has no group;
   /// nullopt without a match. Throws ConfigError if matching takes too long (nested repeats).
   std::optional<std::string> find(const std::string& text) const;
 
  private:
-  struct Code;
-  std::unique_ptr<Code> code_;
+  std::shared_ptr<pcre2_real_code_8> code_;
+  std::string pattern_, where_;
 };
 
 }  // namespace lora_train::tokenizer
