@@ -11,33 +11,21 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "split/gpt_split.h"
 
 namespace lora_train::tokenizer {
 namespace {
 
 bool is_white_space(std::uint32_t code) {
-  if ((code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85) return true;
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+  const CharClass found = CharClasses::instance().of(code);
+  return found == CharClass::kSpace || found == CharClass::kNewline;
 }
 
 // Unicode's \w: letters, marks, decimal digits, letter numbers, connectors, joiners.
 bool is_word(std::uint32_t code) {
-  if (code == 0x200C || code == 0x200D) return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return false;
-  }
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC ||
+         code == 0x200C || code == 0x200D;
 }
 
 bool touches_word(std::string_view text, std::size_t begin, std::size_t end) {
@@ -86,7 +74,6 @@ void read_added(const JsonPlace& place, SpecialTokens& out) {
     if (!id || *id < 0 || *id >= (1 << 24)) place.fail(fmt::format("\"{}\" is not a token id", key));
     out.added.push_back(read_added_token(place.at(key), *id));
   }
-  std::sort(out.added.begin(), out.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
 // A list of tokens, or an object of name: token.
@@ -118,7 +105,6 @@ void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
     token.special = std::find(special.begin(), special.end(), content) != special.end();
     out.added.push_back(std::move(token));
   }
-  std::sort(out.added.begin(), out.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
 void read_tokenizer_config(const JsonPlace& root, SpecialTokens& out) {
@@ -147,42 +133,28 @@ constexpr const char* kOldFile = "added_tokens.json";
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
-/// The end of the string that begins at `begin`, after its quote.
-std::size_t string_end(std::string_view json, std::size_t begin) {
-  std::size_t at = begin + 1;
-  while (json[at] != '"') at += json[at] == '\\' ? 2 : 1;
-  return at + 1;
-}
-
-/// The end of the array or object that begins at `begin`.
-std::size_t container_end(std::string_view json, std::size_t begin) {
+/// The end of the string, array or object that begins at `at`, or of one other character.
+std::size_t value_end(std::string_view json, std::size_t at) {
   int depth = 0;
-  for (std::size_t at = begin;;) {
+  do {
     const char c = json[at];
-    if (c == '"') {
-      at = string_end(json, at);
-      continue;
-    }
     if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && --depth == 0) return at + 1;
+    if (c == ']' || c == '}') --depth;
+    if (c == '"') {
+      while (json[++at] != '"') at += json[at] == '\\' ? 1 : 0;
+    }
     ++at;
-  }
+  } while (depth > 0);
+  return at;
 }
 
 /// Start of a member's value in the outermost object.
-std::optional<std::size_t> member_begin(std::string_view json, std::string_view key) {
-  for (std::size_t at = json.find('{') + 1; at < json.size();) {
-    const char c = json[at];
-    if (c == '[' || c == '{') {
-      at = container_end(json, at);
-    } else if (c == '"') {
-      const std::size_t end = string_end(json, at), next = json.find_first_not_of(kSpaces, end);
-      const bool is_key = next != std::string_view::npos && json[next] == ':';
-      if (is_key && json.substr(at + 1, end - at - 2) == key) return json.find_first_not_of(kSpaces, next + 1);
-      at = end;
-    } else {
-      ++at;
-    }
+std::optional<std::size_t> member_begin(std::string_view json, std::string_view key_in_quotes) {
+  for (std::size_t at = json.find('{') + 1, end = at; at < json.size(); at = end) {
+    end = value_end(json, at);
+    if (json.substr(at, end - at) != key_in_quotes) continue;
+    const std::size_t colon = json.find_first_not_of(kSpaces, end);
+    if (json[colon] == ':') return json.find_first_not_of(kSpaces, colon + 1);
   }
   return std::nullopt;
 }
@@ -225,15 +197,9 @@ void AddedTokenMatcher::add(const AddedToken& token, const std::string& spelling
   first_byte_[static_cast<unsigned char>(spelling.front())] = true;
   std::size_t node = 0;
   for (const char c : spelling) {
-    const auto found = nodes_[node].next.find(c);
-    if (found != nodes_[node].next.end()) {
-      node = static_cast<std::size_t>(found->second);
-      continue;
-    }
-    const std::size_t created = nodes_.size();
-    nodes_[node].next.emplace(c, static_cast<std::int32_t>(created));
-    nodes_.emplace_back();
-    node = created;
+    const auto [next, is_new] = nodes_[node].next.try_emplace(c, nodes_.size());
+    node = next->second;
+    if (is_new) nodes_.emplace_back();
   }
   nodes_[node].token = static_cast<std::int32_t>(tokens_.size());
   tokens_.push_back({token.id, token.single_word, token.lstrip, token.rstrip});
@@ -245,7 +211,7 @@ std::int32_t AddedTokenMatcher::longest_at(std::string_view text, std::size_t at
   for (std::size_t i = at; i < text.size(); ++i) {
     const auto found = nodes_[node].next.find(text[i]);
     if (found == nodes_[node].next.end()) break;
-    node = static_cast<std::size_t>(found->second);
+    node = found->second;
     if (nodes_[node].token < 0) continue;
     best = nodes_[node].token;
     end = i + 1;
@@ -310,6 +276,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
   if (out.added.empty() && !std::filesystem::exists(folder / "tokenizer.json")) {
     read("added_tokens.json", read_added_tokens_file);
   }
+  std::ranges::stable_sort(out.added, {}, &AddedToken::id);
   read("generation_config.json", read_generation_config);
   if (const auto config = folder / "config.json"; std::filesystem::exists(config)) {  // does not affect ids
     const Json json = parse_json_file(config);
@@ -386,11 +353,11 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
 
 std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens) {
   const std::string added = entries(tokens), list = fmt::format("[{}\n  ]", added);
-  const auto found = member_begin(json, "added_tokens");
+  const auto found = member_begin(json, "\"added_tokens\"");
   std::string text(json);
   if (!found) return text.insert(json.find('{') + 1, fmt::format("\n  \"added_tokens\": {},", list));
   if (json[*found] != '[') return text.replace(*found, std::string_view("null").size(), list);
-  const std::size_t end = container_end(json, *found), last = json.find_last_not_of(kSpaces, end - 2);
+  const std::size_t end = value_end(json, *found), last = json.find_last_not_of(kSpaces, end - 2);
   if (last == *found) return text.replace(*found, end - *found, list);
   return text.insert(last + 1, "," + added);
 }

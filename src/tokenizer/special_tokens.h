@@ -63,7 +63,7 @@ class AddedTokenMatcher {
  private:
   struct Node {
     std::int32_t token = -1;  // index into tokens_
-    std::unordered_map<char, std::int32_t> next;
+    std::unordered_map<char, std::size_t> next;
   };
   struct Token {
     std::int32_t id;
