@@ -32,10 +32,10 @@ TOKENIZERS = [
     ("pattern", "tokenizer.json", changed(JSON, ["pre_tokenizer"], {"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"}),
      ": pre_tokenizer.pattern.Regex", "does not compile"),
     ("behavior", "tokenizer.json", changed(JSON, ["pre_tokenizer"], {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Dropped"}),
-     ": pre_tokenizer.behavior", "is not one of Isolated"),
+     ": pre_tokenizer.behavior", "expected one of Isolated"),
     ("normalizer", "tokenizer.json", changed(JSON, ["normalizer"], {"type": "Lowercase"}), ": normalizer", "not supported"),
     ("not_protobuf", "tokenizer.model", b"\xff\xff\xff\xff", ": byte ", ""),
-    ("tekken_version", "tekken.json", changed(TEKKEN, ["config", "version"], "v99"), ": config.version", '"v99" is unknown'),
+    ("tekken_version", "tekken.json", changed(TEKKEN, ["config", "version"], "v99"), ": config.version", '"v99" is not supported'),
     ("tekken_bytes", "tekken.json", changed(TEKKEN, ["vocab", 3, "token_bytes"], "?"), ": vocab[3].token_bytes", "base64")]
 
 TEMPLATES = [

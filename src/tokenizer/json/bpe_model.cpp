@@ -104,6 +104,11 @@ void fuse(std::vector<std::string>& tokens) {
   tokens.assign(1, std::move(all));
 }
 
+template <void (*decode)(std::vector<std::string>&)>
+Decoder plain(const JsonPlace&) {
+  return decode;
+}
+
 Decoder load_decoder_sequence(const JsonPlace& place) {
   place.allow_only({"type", "decoders"});
   std::vector<Decoder> parts;
@@ -385,17 +390,15 @@ int byte_of_token(std::string_view token) {
 }
 
 Decoder load_decoder(const JsonPlace& place) {
-  if (place.is_null()) return nullptr;
-  const std::string& type = place.type();
-  if (type == "Sequence") return load_decoder_sequence(place);
-  if (type == "Replace") return load_replace_decoder(place);
-  if (type == "Strip") return load_strip(place);
-  if (type == "Metaspace") return load_metaspace(place);
-  if (type == "ByteFallback") return decode_byte_fallback;
-  if (type == "Fuse") return fuse;
-  if (type == "ByteLevel") return decode_byte_level;
-  place.fail("decoder \"" + type +
-             "\" is not supported; expected one of Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");
+  constexpr std::pair<const char*, Decoder (*)(const JsonPlace&)> kTypes[] = {
+      {"Sequence", load_decoder_sequence},
+      {"Replace", load_replace_decoder},
+      {"ByteFallback", plain<decode_byte_fallback>},
+      {"Fuse", plain<fuse>},
+      {"Strip", load_strip},
+      {"Metaspace", load_metaspace},
+      {"ByteLevel", plain<decode_byte_level>}};
+  return place.is_null() ? nullptr : place.at("type").one_of(kTypes)(place);
 }
 
 }  // namespace lora_train::tokenizer

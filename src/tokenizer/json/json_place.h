@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lora_train/base/error.h"
@@ -45,6 +46,16 @@ class JsonPlace {
   }
 
   const std::string& string() const;
+  /// What a table of names has for this string; fails with the names that it knows.
+  template <typename Value, std::size_t N>
+  Value one_of(const std::pair<const char*, Value> (&known)[N]) const {
+    std::string names;
+    for (const auto& [name, value] : known) {
+      if (string() == name) return value;
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    }
+    fail("\"" + string() + "\" is not supported; expected one of " + names);
+  }
   bool boolean() const;
   /// A token id in [0, 2^24).
   std::int32_t id() const;

@@ -17,10 +17,6 @@ namespace {
 
 // utf8proc options in addition to UTF8PROC_STABLE.
 using Form = int;
-constexpr std::pair<const char*, Form> kForms[] = {{"NFC", UTF8PROC_COMPOSE},
-                                                   {"NFD", UTF8PROC_DECOMPOSE},
-                                                   {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-                                                   {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
 
 constexpr std::size_t kLongStretch = 256;  // bytes
 
@@ -231,6 +227,12 @@ Normalizer load_sequence(const JsonPlace& place) {
   };
 }
 
+template <Form form>
+Normalizer load_form(const JsonPlace& place) {
+  place.allow_only({"type"});
+  return UnicodeNormalizer(form);
+}
+
 Normalizer load_prepend(const JsonPlace& place) {
   place.allow_only({"type", "prepend"});
   return [prefix = place.at("prepend").string()](NormalizedText& text) {
@@ -299,18 +301,15 @@ void replace_all(NormalizedText& text, std::string_view pattern, std::string_vie
 }
 
 Normalizer load_normalizer(const JsonPlace& place) {
-  if (place.is_null()) return nullptr;
-  const std::string& type = place.type();
-  if (type == "Sequence") return load_sequence(place);
-  if (type == "Replace") return load_replace(place);
-  if (type == "Prepend") return load_prepend(place);
-  for (const auto& [name, form] : kForms) {
-    if (type != name) continue;
-    place.allow_only({"type"});
-    return UnicodeNormalizer(form);
-  }
-  place.fail("normalizer \"" + type +
-             "\" is not supported; expected one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
+  constexpr std::pair<const char*, Normalizer (*)(const JsonPlace&)> kTypes[] = {
+      {"NFC", load_form<UTF8PROC_COMPOSE>},
+      {"NFD", load_form<UTF8PROC_DECOMPOSE>},
+      {"NFKC", load_form<UTF8PROC_COMPOSE | UTF8PROC_COMPAT>},
+      {"NFKD", load_form<UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT>},
+      {"Prepend", load_prepend},
+      {"Replace", load_replace},
+      {"Sequence", load_sequence}};
+  return place.is_null() ? nullptr : place.at("type").one_of(kTypes)(place);
 }
 
 }  // namespace lora_train::tokenizer

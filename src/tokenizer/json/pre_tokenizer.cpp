@@ -70,18 +70,11 @@ void split_by(const GptSplit& split, const SplitRule&, std::string_view part, st
   }
 }
 
-Behavior behavior_of(const JsonPlace& place) {
-  const std::pair<const char*, Behavior> known[] = {{"Isolated", Behavior::kIsolated},
-                                                    {"Removed", Behavior::kRemoved},
-                                                    {"Contiguous", Behavior::kContiguous},
-                                                    {"MergedWithPrevious", Behavior::kMergedWithPrevious},
-                                                    {"MergedWithNext", Behavior::kMergedWithNext}};
-  for (const auto& [name, behavior] : known) {
-    if (place.string() == name) return behavior;
-  }
-  place.fail(fmt::format("\"{}\" is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext",
-                         place.string()));
-}
+constexpr std::pair<const char*, Behavior> kBehaviors[] = {{"Isolated", Behavior::kIsolated},
+                                                           {"Removed", Behavior::kRemoved},
+                                                           {"Contiguous", Behavior::kContiguous},
+                                                           {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+                                                           {"MergedWithNext", Behavior::kMergedWithNext}};
 
 constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
 
@@ -155,24 +148,24 @@ PreTokenizer::PreTokenizer(const std::string& pattern, const std::string& where)
 void PreTokenizer::load(const JsonPlace& place) {
   if (byte_level_) place.fail("a step after ByteLevel is not supported: ByteLevel must be the last one");
   if (metaspace_) place.fail("a step after Metaspace is not supported");
-  const std::string& type = place.type();
-  if (type == "Sequence") {
-    place.allow_only({"type", "pretokenizers"});
-    for (const JsonPlace& part : place.at("pretokenizers").elements()) load(part);
-  } else if (type == "Split") {
-    load_split(place);
-  } else if (type == "Digits") {
-    place.allow_only({"type", "individual_digits"});
-    const bool individual = place.boolean_or("individual_digits", false);
-    add_rule("\\p{N}", place.where(), individual ? Behavior::kIsolated : Behavior::kContiguous, false);
-  } else if (type == "ByteLevel") {
-    load_byte_level(place);
-  } else if (type == "Metaspace") {
-    load_metaspace(place);
-  } else {
-    place.fail("pre-tokenizer \"" + type +
-               "\" is not supported; expected one of Sequence, Split, Digits, ByteLevel, Metaspace");
-  }
+  constexpr std::pair<const char*, void (PreTokenizer::*)(const JsonPlace&)> kTypes[] = {
+      {"Sequence", &PreTokenizer::load_sequence},
+      {"Split", &PreTokenizer::load_split},
+      {"Digits", &PreTokenizer::load_digits},
+      {"ByteLevel", &PreTokenizer::load_byte_level},
+      {"Metaspace", &PreTokenizer::load_metaspace}};
+  (this->*place.at("type").one_of(kTypes))(place);
+}
+
+void PreTokenizer::load_sequence(const JsonPlace& place) {
+  place.allow_only({"type", "pretokenizers"});
+  for (const JsonPlace& part : place.at("pretokenizers").elements()) load(part);
+}
+
+void PreTokenizer::load_digits(const JsonPlace& place) {
+  place.allow_only({"type", "individual_digits"});
+  const bool individual = place.boolean_or("individual_digits", false);
+  add_rule("\\p{N}", place.where(), individual ? Behavior::kIsolated : Behavior::kContiguous, false);
 }
 
 void PreTokenizer::load_split(const JsonPlace& place) {
@@ -181,8 +174,8 @@ void PreTokenizer::load_split(const JsonPlace& place) {
   pattern.allow_only({"Regex", "String"});
   const bool is_regex = pattern.find("Regex").has_value();
   const JsonPlace text = pattern.at(is_regex ? "Regex" : "String");
-  add_rule(is_regex ? text.string() : escape_literal(text.string()), text.where(), behavior_of(place.at("behavior")),
-           place.boolean_or("invert", false));
+  add_rule(is_regex ? text.string() : escape_literal(text.string()), text.where(),
+           place.at("behavior").one_of(kBehaviors), place.boolean_or("invert", false));
 }
 
 void PreTokenizer::add_rule(const std::string& pattern, const std::string& where, Behavior behavior, bool invert) {
@@ -211,16 +204,10 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
   replacement_ = place.at("replacement").string();
   if (count_chars(replacement_) != 1) place.at("replacement").fail("expected one character");
   metaspace_split_ = place.boolean_or("split", true);
-  const bool prefix = place.boolean_or("add_prefix_space", true);
-  const std::string scheme = place.string_or("prepend_scheme", prefix ? "always" : "never");
-  if (scheme == "always")
-    scheme_ = PrependScheme::kAlways;
-  else if (scheme == "first")
-    scheme_ = PrependScheme::kFirst;
-  else if (scheme == "never")
-    scheme_ = PrependScheme::kNever;
-  else
-    place.at("prepend_scheme").fail(fmt::format("\"{}\" is not one of always, first, never", scheme));
+  constexpr std::pair<const char*, PrependScheme> kSchemes[] = {
+      {"always", PrependScheme::kAlways}, {"first", PrependScheme::kFirst}, {"never", PrependScheme::kNever}};
+  scheme_ = place.boolean_or("add_prefix_space", true) ? PrependScheme::kAlways : PrependScheme::kNever;
+  if (const auto scheme = place.find("prepend_scheme")) scheme_ = scheme->one_of(kSchemes);
 }
 
 bool PreTokenizer::has_llama3_pattern() const {

@@ -69,7 +69,9 @@ class PreTokenizer {
  private:
   enum class PrependScheme { kNever, kFirst, kAlways };
   void load(const JsonPlace& place);
+  void load_sequence(const JsonPlace& place);
   void load_split(const JsonPlace& place);
+  void load_digits(const JsonPlace& place);
   void load_byte_level(const JsonPlace& place);
   void load_metaspace(const JsonPlace& place);
   void split_metaspace(NormalizedText& text, Pieces& pieces) const;

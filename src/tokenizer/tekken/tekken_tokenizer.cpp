@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <iterator>
 #include <sstream>
 #include <unordered_set>
@@ -55,23 +54,12 @@ std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip
 
 constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bounds the work for a bad file
 
-// Versions up to v7 may leave the special tokens to the reader. [UNUSED] ones are filled in as elsewhere.
-constexpr std::string_view kEarlyVersions[] = {"v3", "v7"};
-constexpr std::string_view kVersions[] = {"v3", "v7", "v11", "v13", "v15"};
+// True for versions that may leave the special tokens to the reader. [UNUSED] ones are filled in as elsewhere.
+constexpr std::pair<const char*, bool> kVersions[] = {
+    {"v3", true}, {"v7", true}, {"v11", false}, {"v13", false}, {"v15", false}};
 constexpr std::string_view kEarlySpecialTokens =
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
     "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]";
-
-bool is_in(std::string_view name, std::span<const std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-void check_version(const JsonPlace& config) {
-  const JsonPlace version = config.at("version");
-  if (!is_in(version.string(), kVersions)) {
-    version.fail("tekken version \"" + version.string() + "\" is unknown; expected one of v3, v7, v11, v13, v15");
-  }
-}
 
 std::size_t count_of(const JsonPlace& config, const std::string& key) {
   return static_cast<std::size_t>(config.at(key).id());
@@ -93,7 +81,7 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
     }
   } else {
     const JsonPlace version = root.at("config").at("version");
-    if (!is_in(version.string(), kEarlyVersions)) {
+    if (!version.one_of(kVersions)) {
       root.fail(fmt::format("\"special_tokens\" is missing; files of version {} must list them", version.string()));
     }
     std::istringstream names{std::string(kEarlySpecialTokens)};
@@ -191,7 +179,7 @@ TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
   root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
   const JsonPlace config = root.at("config");
   config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});
-  check_version(config);
+  config.at("version").one_of(kVersions);
   const std::size_t vocab_size = count_of(config, "default_vocab_size");
   const std::size_t num_special = count_of(config, "default_num_special_tokens");
   if (num_special > vocab_size) {

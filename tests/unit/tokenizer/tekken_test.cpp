@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadJsonCase{"UnknownKey", "/extra", "1", "", "\"extra\" is not supported"},
         BadJsonCase{"UnknownConfigKey", "/config/mode", "1", ": config", "\"mode\" is not supported"},
         BadJsonCase{"ConfigIsNull", "/config", "null", ": config", "expected an object"},
-        BadJsonCase{"VersionUnknown", "/config/version", "\"v99\"", ": config.version", "\"v99\" is unknown"},
+        BadJsonCase{"VersionUnknown", "/config/version", "\"v99\"", ": config.version", "\"v99\" is not supported"},
         BadJsonCase{"VersionNumber", "/config/version", "7", ": config.version", "expected a string"},
         BadJsonCase{"PatternNumber", "/config/pattern", "7", ": config.pattern", "expected a string"},
         BadJsonCase{"PatternBroken", "/config/pattern", "\"a(\"", ": config.pattern", "does not compile"},
