@@ -68,7 +68,11 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
         continue;
       }
     }
-    const std::size_t length = utf8_char(text, at).length;
+    // Most three-byte characters need no range check of their second byte.
+    const unsigned lead = byte_at(text, at);
+    const bool is_plain = lead > 0xE0 && lead < 0xED && at + 2 < text.size() && is_continuation(text[at + 1]) &&
+                          is_continuation(text[at + 2]);
+    const std::size_t length = lead < 0x80 ? 1 : is_plain ? 3 : utf8_char(text, at).length;
     if (length == 0) return at;
     at += length;
   }
