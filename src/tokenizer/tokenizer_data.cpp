@@ -2,7 +2,6 @@
 
 #include <sentencepiece_processor.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,13 +17,18 @@
 namespace lora_train::tokenizer {
 namespace {
 
-TokenKind kind_of_piece(const sentencepiece::SentencePieceProcessor& processor, const SentencePieceFile& model,
-                        int id) {
-  if (processor.IsUnknown(id)) return TokenKind::kUnknown;
-  if (processor.IsControl(id)) return TokenKind::kControl;
-  if (processor.IsUnused(id)) return TokenKind::kUnused;
-  if (processor.IsByte(id)) return TokenKind::kByte;
-  return model.user_defined.contains(processor.IdToPiece(id)) ? TokenKind::kUserDefined : TokenKind::kNormal;
+using sentencepiece::SentencePieceProcessor;
+
+/// An added token without a piece of its own is user-defined.
+TokenKind kind_of_piece(const SentencePieceProcessor& processor, const SentencePieceFile& model,
+                        const Tokenizer& tokenizer, int id) {
+  const std::string text = tokenizer.id_to_token(id);
+  const bool is_piece = id < processor.GetPieceSize();
+  if (text.empty()) return TokenKind::kUnused;
+  if (is_piece && processor.IsUnknown(id)) return TokenKind::kUnknown;
+  if (tokenizer.is_special(id)) return TokenKind::kControl;
+  if (!is_piece || processor.IsUnused(id) || model.user_defined.contains(text)) return TokenKind::kUserDefined;
+  return processor.IsByte(id) ? TokenKind::kByte : TokenKind::kNormal;
 }
 
 /// Other formats hold only the pieces, and read text unchanged.
@@ -38,19 +42,20 @@ void check_exportable(const SentencePieceFile& model, const std::string& file) {
     throw FormatError(file + ": normalizer_spec.remove_extra_whitespaces", "true cannot be exported");
 }
 
-/// Without added tokens. Throws FormatError for a model that is not BPE, has no byte pieces, or changes text first.
-TokenizerData sentencepiece_data(std::string_view bytes, const std::string& file) {
+/// Throws FormatError for a model that is not BPE, has no byte pieces, or changes text first.
+TokenizerData sentencepiece_data(std::string_view bytes, const std::string& file, const Tokenizer& tokenizer) {
   const SentencePieceFile model = check_sentencepiece_file(bytes, file);
   check_exportable(model, file);
-  sentencepiece::SentencePieceProcessor processor;
+  SentencePieceProcessor processor;
   if (const auto status = processor.LoadFromSerializedProto(model.bytes); !status.ok()) {
     throw FormatError(file, "SentencePiece refuses the model: " + std::string(status.message()));
   }
   TokenizerData data;
   data.model = TokenizerModel::kSentencePieceBpe;
   data.adds_space_prefix = model.add_dummy_prefix;
-  for (int id = 0; id < processor.GetPieceSize(); ++id) {
-    data.tokens.push_back({processor.IdToPiece(id), kind_of_piece(processor, model, id), processor.GetScore(id)});
+  for (int id = 0; id < tokenizer.vocab_size(); ++id) {
+    data.tokens.push_back({tokenizer.id_to_token(id), kind_of_piece(processor, model, tokenizer, id),
+                           id < processor.GetPieceSize() ? processor.GetScore(id) : 0});
   }
   if (processor.unk_id() >= 0) data.unk_id = processor.unk_id();
   return data;
@@ -62,13 +67,6 @@ std::vector<JsonPlace> pre_tokenizer_steps(const JsonPlace& root) {
   const auto place = root.find("pre_tokenizer");
   if (!place) return {};
   return place->type() == "Sequence" ? place->at("pretokenizers").elements() : std::vector<JsonPlace>{*place};
-}
-
-bool is_byte_level(const JsonPlace& root) {
-  for (const JsonPlace& step : pre_tokenizer_steps(root)) {
-    if (step.type() == "ByteLevel") return true;
-  }
-  return false;
 }
 
 std::vector<std::string> split_steps(const JsonPlace& root) {
@@ -139,7 +137,7 @@ TokenizerData json_data(const std::string& bytes, const std::string& file, const
   const Json json = parse_json(bytes, file);
   const JsonPlace root(json, file), model = root.at("model");
   TokenizerData data;
-  const bool byte_level = is_byte_level(root);
+  const bool byte_level = PreTokenizer(root.section("pre_tokenizer")).is_byte_level();
   data.model = byte_level ? TokenizerModel::kByteLevelBpe : TokenizerModel::kSentencePieceBpe;
   const JsonPlace merges = model.at("merges"), vocabulary = model.at("vocab");
   std::unordered_map<std::string, float> scores;
@@ -168,22 +166,6 @@ TokenizerData json_data(const std::string& bytes, const std::string& file, const
   return data;
 }
 
-/// Overlays the additions of tokenizer_config.json on the pieces of a tokenizer.model.
-void add_added_tokens(const Tokenizer& tokenizer, TokenizerData& data) {
-  data.tokens.resize(std::max(data.tokens.size(), static_cast<std::size_t>(tokenizer.vocab_size())));
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    TokenData& token = data.tokens[static_cast<std::size_t>(id)];
-    const std::string text = tokenizer.id_to_token(id);
-    const bool is_piece = token.text == text && token.kind != TokenKind::kUnused;
-    if (text.empty() || token.kind == TokenKind::kUnknown) continue;
-    if (tokenizer.is_special(id)) {
-      token = {text, TokenKind::kControl, token.score};
-    } else if (!is_piece) {
-      token = {text, TokenKind::kUserDefined, token.score};
-    }
-  }
-}
-
 }  // namespace
 
 TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
@@ -191,9 +173,7 @@ TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tok
     return json_data(storage::read_model_file(file), file.string(), tokenizer);
   }
   if (const auto file = folder / "tokenizer.model"; std::filesystem::exists(file)) {
-    TokenizerData data = sentencepiece_data(storage::read_model_file(file), file.string());
-    add_added_tokens(tokenizer, data);
-    return data;
+    return sentencepiece_data(storage::read_model_file(file), file.string(), tokenizer);
   }
   throw FormatError((folder / "tekken.json").string(),
                     "tekken.json has no merges to export; use a model folder with tokenizer.json");
