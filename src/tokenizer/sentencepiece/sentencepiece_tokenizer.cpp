@@ -223,23 +223,21 @@ class MessageReader {
                       "not a SentencePiece model: {}; is the file complete? Download it again", what);
   }
 
-  std::string_view bytes_of(const Field& field) const {
-    if (field.wire != 2) fail(fmt::format("field {} has the wrong type", field.number));
-    return field.bytes;
-  }
-  std::uint64_t number_of(const Field& field) const {
-    if (field.wire != 0) fail(fmt::format("field {} has the wrong type", field.number));
-    return field.value;
-  }
+  std::string_view bytes_of(const Field& field) const { return checked(field, 2).bytes; }
+  std::uint64_t number_of(const Field& field) const { return checked(field, 0).value; }
   float float_of(const Field& field) const {
-    if (field.wire != 5) fail(fmt::format("field {} has the wrong type", field.number));
     float value = 0.0F;
-    std::memcpy(&value, field.bytes.data(), 4);
+    std::memcpy(&value, checked(field, 5).bytes.data(), 4);
     return value;
   }
   std::size_t at() const { return at_; }
 
  private:
+  const Field& checked(const Field& field, unsigned wire) const {
+    if (field.wire != wire) fail(fmt::format("field {} has the wrong type", field.number));
+    return field;
+  }
+
   std::uint64_t varint() {
     std::uint64_t value = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
