@@ -177,6 +177,18 @@ std::string entries(const std::vector<AddedToken>& tokens) {
   return text.substr(begin + 1, text.find_last_not_of(kSpaces, end - 1) - begin);
 }
 
+/// tokenizer.json with entries appended to added_tokens; everything else stays byte for byte.
+std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens) {
+  const std::string added = entries(tokens), list = fmt::format("[{}\n  ]", added);
+  const auto found = member_begin(json, "\"added_tokens\"");
+  std::string text(json);
+  if (!found) return text.insert(json.find('{') + 1, fmt::format("\n  \"added_tokens\": {},", list));
+  if (json[*found] != '[') return text.replace(*found, std::string_view("null").size(), list);
+  const std::size_t end = value_end(json, *found), last = json.find_last_not_of(kSpaces, end - 2);
+  if (last == *found) return text.replace(*found, end - *found, list);
+  return text.insert(last + 1, "," + added);
+}
+
 }  // namespace
 
 AddedToken read_added_token(const JsonPlace& place, std::int32_t id) {
@@ -202,7 +214,7 @@ void AddedTokenMatcher::add(const AddedToken& token, const std::string& spelling
     if (is_new) nodes_.emplace_back();
   }
   nodes_[node].token = static_cast<std::int32_t>(tokens_.size());
-  tokens_.push_back({token.id, token.single_word, token.lstrip, token.rstrip});
+  tokens_.push_back(token);
 }
 
 std::int32_t AddedTokenMatcher::longest_at(std::string_view text, std::size_t at, std::size_t& end) const {
@@ -231,7 +243,7 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
       ++at;
       continue;
     }
-    const Token& token = tokens_[static_cast<std::size_t>(index)];
+    const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
     const std::size_t match_begin = at;
     at = match_end;  // a token refused below is not searched inside, as in Hugging Face's matcher
     if (token.single_word && touches_word(text, match_begin, match_end)) continue;
@@ -349,17 +361,6 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
   set("eos_token", eos_id_);
   set("pad_token", pad_id_);
   adds_bos_ = special_tokens.add_bos_token.value_or(adds_bos_) && bos_id_.has_value();
-}
-
-std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens) {
-  const std::string added = entries(tokens), list = fmt::format("[{}\n  ]", added);
-  const auto found = member_begin(json, "\"added_tokens\"");
-  std::string text(json);
-  if (!found) return text.insert(json.find('{') + 1, fmt::format("\n  \"added_tokens\": {},", list));
-  if (json[*found] != '[') return text.replace(*found, std::string_view("null").size(), list);
-  const std::size_t end = value_end(json, *found), last = json.find_last_not_of(kSpaces, end - 2);
-  if (last == *found) return text.replace(*found, end - *found, list);
-  return text.insert(last + 1, "," + added);
 }
 
 std::map<std::string, std::string> files_with_new_tokens(const fs::path& folder, const std::string& main_file,

@@ -65,15 +65,11 @@ class AddedTokenMatcher {
     std::int32_t token = -1;  // index into tokens_
     std::unordered_map<char, std::size_t> next;
   };
-  struct Token {
-    std::int32_t id;
-    bool single_word, lstrip, rstrip;
-  };
   // Longest token that begins at `at`: index into tokens_ and its end, or -1.
   std::int32_t longest_at(std::string_view text, std::size_t at, std::size_t& end) const;
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
-  std::vector<Token> tokens_;
+  std::vector<AddedToken> tokens_;
   bool first_byte_[256] = {};
 };
 
@@ -135,10 +131,6 @@ class FileTokenizer : public Tokenizer {
  private:
   std::vector<std::string> spellings_;  // by id; "" = none
 };
-
-/// tokenizer.json with entries appended to added_tokens; everything else stays byte for byte. `json` must be valid
-/// JSON.
-std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens);
 
 /// The files that the new tokens change, name to text: `main_file` (tokenizer.json or tokenizer.model, whose content is
 /// `bytes`) and related files. tokenizer_config.json lists the tokens if it already has an added_tokens_decoder or

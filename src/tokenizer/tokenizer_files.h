@@ -47,19 +47,10 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
 /// tekken.json: a split pattern, and byte-pair encoding in which a token's rank is its priority.
 ///
 /// Special tokens in a text become their id, as chat templates need it; with `special_tokens_in_text: false` they never
-/// do, as in mistral-common.
+/// do, as in mistral-common. FormatError names the file and the place in it for anything malformed or unknown: ranks out
+/// of order, duplicate tokens, a vocabulary smaller than config says, unlisted versions.
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options);
-
-struct TekkenFile {
-  std::string pattern;                      ///< splits text into pieces
-  std::vector<std::string> special_tokens;  ///< ids 0, 1, ...; those without a name in the file are <SPECIAL_id>
-  std::vector<std::string> tokens;          ///< bytes, by rank; id = rank + special_tokens.size()
-};
-
-/// FormatError names the file and the place in it for anything malformed or unknown: ranks out of order, duplicate
-/// tokens, a vocabulary smaller than config says, unlisted versions.
-TekkenFile parse_tekken(std::string_view bytes, const std::string& file);
 
 /// Standard base64 (RFC 4648, with padding), the spelling of tokens in the file. Empty if the text is not base64:
 /// foreign characters, a length that is not a multiple of 4, bits after the last byte.

@@ -12,6 +12,12 @@
 namespace lora_train::tokenizer {
 namespace {
 
+struct TekkenFile {
+  std::string pattern;                      // splits text into pieces
+  std::vector<std::string> special_tokens;  // ids 0, 1, ...; those without a name in the file are <SPECIAL_id>
+  std::vector<std::string> tokens;          // bytes, by rank; id = rank + special_tokens.size()
+};
+
 class TekkenTokenizer final : public BpeTokenizer {
  public:
   TekkenTokenizer(const TekkenFile& tekken, const std::string& file, const SpecialTokens& special,
@@ -54,9 +60,10 @@ std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip
 
 constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bounds the work for a bad file
 
-// True for versions that may leave the special tokens to the reader. [UNUSED] ones are filled in as elsewhere.
+// True for versions that may leave the special tokens to the reader.
 constexpr std::pair<const char*, bool> kVersions[] = {
     {"v3", true}, {"v7", true}, {"v11", false}, {"v13", false}, {"v15", false}};
+// [UNUSED] ones are filled in as elsewhere.
 constexpr std::string_view kEarlySpecialTokens =
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
     "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]";
@@ -141,6 +148,26 @@ int base64_digit(char c) {
   return c == '/' ? 63 : -1;
 }
 
+TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
+  const Json json = parse_json(bytes, file);
+  const JsonPlace root(json, file);
+  // Image and sound settings do not affect text.
+  root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
+  const JsonPlace config = root.at("config");
+  config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});
+  config.at("version").one_of(kVersions);
+  const std::size_t vocab_size = count_of(config, "default_vocab_size");
+  const std::size_t num_special = count_of(config, "default_num_special_tokens");
+  if (num_special > vocab_size) {
+    config.at("default_num_special_tokens").fail(fmt::format("is more than default_vocab_size, {}", vocab_size));
+  }
+  TekkenFile out;
+  out.pattern = config.at("pattern").string();
+  out.special_tokens = read_special_tokens_of(root, num_special);
+  out.tokens = read_tokens(root.at("vocab"), vocab_size - num_special);
+  return out;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
@@ -170,26 +197,6 @@ std::optional<std::string> decode_base64(std::string_view text) {
   }
   if (bits != 0) return std::nullopt;
   return bytes;
-}
-
-TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
-  const Json json = parse_json(bytes, file);
-  const JsonPlace root(json, file);
-  // Image and sound settings do not affect text.
-  root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
-  const JsonPlace config = root.at("config");
-  config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});
-  config.at("version").one_of(kVersions);
-  const std::size_t vocab_size = count_of(config, "default_vocab_size");
-  const std::size_t num_special = count_of(config, "default_num_special_tokens");
-  if (num_special > vocab_size) {
-    config.at("default_num_special_tokens").fail(fmt::format("is more than default_vocab_size, {}", vocab_size));
-  }
-  TekkenFile out;
-  out.pattern = config.at("pattern").string();
-  out.special_tokens = read_special_tokens_of(root, num_special);
-  out.tokens = read_tokens(root.at("vocab"), vocab_size - num_special);
-  return out;
 }
 
 }  // namespace lora_train::tokenizer
