@@ -112,12 +112,8 @@ std::string word_members() {
   return members;
 }
 
-// Outside a class: also the other digits in Latin-1.
-std::string word_class(bool is_negated = false) {
-  return (is_negated ? "[^" : "[") + word_members() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
-}
-
-std::string digit_members() { return *property_members("Nd"); }
+// Also \w, but outside a class only: the other digits in Latin-1.
+constexpr const char* kOtherDigits = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool is_letter_or_digit(char c) { return is_ascii(c) && std::isalnum(static_cast<unsigned char>(c)) != 0; }
@@ -239,32 +235,32 @@ class Speller {
     for (const char* known : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
       if (has_here(known)) return;
     }
-    const std::size_t end = pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at_ + 2);
-    const std::size_t length = end == at_ + 2 ? 1 : std::min(end, pattern_.size()) - at_ - 2;
-    const bool is_option = end != at_ + 2;
-    refuse((is_option ? "uses the option (?" : "uses the group (?") + pattern_.substr(at_ + 2, length));
+    refuse("uses a group that begins with " + pattern_.substr(at_, 3));
   }
 
   void escape() {
     const char escaped = pattern_[at_ + 1];
     if (escaped == 'p' || escaped == 'P') return property(escaped == 'P');
     last_ = Member::kClass;
-    if (in_class_ && (escaped == 'w' || escaped == 'd')) {
-      out_ += escaped == 'w' ? word_members() : digit_members();
-    } else if (!in_class_ && (escaped == 'w' || escaped == 'W')) {
-      out_ += word_class(escaped == 'W');
-    } else if (!in_class_ && (escaped == 'd' || escaped == 'D')) {
-      out_ += fmt::format("{}{}]", escaped == 'D' ? "[^" : "[", digit_members());
-    } else if ((escaped == 'b' || escaped == 'B') && !in_class_) {
-      out_ += word_boundary(escaped == 'B');
-    } else if (escaped == 's') {
-      out_ += in_class_ ? kWhiteSpace : fmt::format("[{}]", kWhiteSpace);
-    } else if (escaped == 'S' && !in_class_) {
-      out_ += fmt::format("[^{}]", kWhiteSpace);
-    } else {
+    const auto kind = static_cast<char>(escaped | 0x20);
+    const bool is_negated = kind != escaped;
+    if (in_class_ && (is_negated || kind == 'b')) return escaped_character(escaped);
+    if (kind == 'w')
+      out_ += class_of(in_class_ ? word_members() : word_members() + kOtherDigits, is_negated);
+    else if (kind == 'd')
+      out_ += class_of(*property_members("Nd"), is_negated);
+    else if (kind == 's')
+      out_ += class_of(kWhiteSpace, is_negated);
+    else if (kind == 'b')
+      out_ += word_boundary(is_negated);
+    else
       return escaped_character(escaped);
-    }
     at_ += 2;
+  }
+
+  // The members for the open class, or a class of them.
+  std::string class_of(const std::string& members, bool is_negated) const {
+    return in_class_ ? members : fmt::format("{}{}]", is_negated ? "[^" : "[", members);
   }
 
   // \S inside a class has no spelled-out form here; other letters are not characters, or are others in Oniguruma.
@@ -291,7 +287,7 @@ class Speller {
   }
 
   static std::string word_boundary(bool is_negated) {
-    const std::string word = word_class();
+    const std::string word = fmt::format("[{}{}]", word_members(), kOtherDigits);
     const std::string inside = is_negated ? "(?=" : "(?!", outside = is_negated ? "(?!" : "(?=";
     return fmt::format("(?:(?<={}){}{})|(?<!{}){}{}))", word, inside, word, word, outside, word);
   }
@@ -305,7 +301,7 @@ class Speller {
     if (!members) refuse(fmt::format("uses the property {}{{{}}}", spelled, name));
     if (is_caseless()) refuse(fmt::format("ignores the case of a property, {}{{{}}}", spelled, name));
     if (in_class_ && is_negated) refuse(fmt::format("uses \\P{{{}}} in a class", name));
-    out_ += in_class_ ? *members : fmt::format("{}{}]", is_negated ? "[^" : "[", *members);
+    out_ += class_of(*members, is_negated);
     last_ = Member::kClass;
     at_ = end + 1;
   }

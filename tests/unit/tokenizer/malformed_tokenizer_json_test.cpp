@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ": pre_tokenizer.pattern.Regex", "repetition {2}?, which is not supported"},
         BadJsonCase{"SplitOption", "/pre_tokenizer",
                     R"x({"type": "Split", "pattern": {"Regex": "(?m:a.b)"}, "behavior": "Isolated"})x",
-                    ": pre_tokenizer.pattern.Regex", "option (?m, which is not supported"},
+                    ": pre_tokenizer.pattern.Regex", "a group that begins with (?m, which is not supported"},
         BadJsonCase{"MetaspaceTwoCharacters", "/pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})",
                     ": pre_tokenizer.replacement", "one character"},
         BadJsonCase{"MetaspaceScheme", "/pre_tokenizer",
