@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -81,25 +82,21 @@ void parse(RawExample& example, const std::string& file, std::string_view text) 
 class LineReader : public ExampleReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
-      : file_(std::move(file)),
+      : ExampleReader(std::move(file)),
         bytes_(std::move(bytes)),
         pending_(std::move(begin)),
         num_skipped_(num_skipped),
         kind_(kind) {}
 
-  std::optional<ExampleBlock> next() override {
-    ExampleBlock block;
-    block.file = file_;
-    while (block.examples.empty()) {
-      if (is_at_end_ && pending_.empty()) return std::nullopt;
-      fill();
+ private:
+  void fill(ExampleBlock& block) override {
+    while (block.examples.empty() && !(is_at_end_ && pending_.empty())) {
+      read_more();
       take_lines(block);
     }
-    return block;
   }
 
- private:
-  void fill() {
+  void read_more() {
     if (is_at_end_) return;
     const std::size_t had = pending_.size();
     pending_.resize(had + kBlockBytes);
@@ -115,7 +112,7 @@ class LineReader : public ExampleReader {
     if (last == std::string::npos && !is_at_end_) {
       if (pending_.size() > kMaxExampleBytes) {
         block.examples.push_back({.line = line_, .num_skipped = num_skipped_});
-        refuse_long_line(block.examples.back(), file_);
+        refuse_long_line(block.examples.back(), file());
         is_in_long_line_ = true;
         pending_.clear();
       }
@@ -164,7 +161,6 @@ class LineReader : public ExampleReader {
     num_skipped_ = 0;
   }
 
-  std::string file_;
   std::unique_ptr<ByteSource> bytes_;
   std::string pending_;
   std::size_t num_skipped_;
@@ -208,10 +204,8 @@ class LineCounter {
 // One JSON array. The first parse finds the examples and all problems; examples are built later, block by block.
 class ArrayReader : public ExampleReader {
  public:
-  ArrayReader(std::string file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
-      : file_(std::move(file)), text_(std::move(begin)), lines_(text_, num_skipped) {
-    read_all(bytes);
-    lines_ = LineCounter(text_, num_skipped);
+  ArrayReader(const std::string& file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
+      : ExampleReader(file), text_(read_all(file, bytes, std::move(begin))), lines_(text_, num_skipped) {
     broken_ = parse_json_array(text_, [&](JsonExample&& example) {
       example.value = nullptr;
       examples_.push_back(std::move(example));
@@ -219,42 +213,39 @@ class ArrayReader : public ExampleReader {
     });
   }
 
-  std::optional<ExampleBlock> next() override {
-    ExampleBlock block;
-    block.file = file_;
+ private:
+  void fill(ExampleBlock& block) override {
     for (; next_ < examples_.size() && block.text.size() < kBlockBytes; ++next_) {
       RawExample& example = block.examples.emplace_back(raw_example(examples_[next_], block.text));
       if (example.line == last_line_) example.element = next_ + 1;
       last_line_ = example.line;
     }
-    if (!block.examples.empty()) return block;
-    if (broken_) {
-      throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
+    if (block.examples.empty() && broken_) {
+      throw DataError(place(file(), lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
                       broken_->message + "; the file is one JSON array, and the rest of it cannot be read");
     }
-    return std::nullopt;
   }
 
- private:
-  void read_all(ByteSource& bytes) {
+  static std::string read_all(const std::string& file, ByteSource& bytes, std::string text) {
     for (std::size_t got = kBlockBytes; got == kBlockBytes;) {
-      const std::size_t had = text_.size();
+      const std::size_t had = text.size();
       if (had > kMaxArrayBytes) {
         throw DataError(
-            file_, "a JSON array above 4 GiB is too large for memory; convert it to JSON Lines: jq -c '.[]' " + file_ +
-                       " > rows.jsonl");
+            file, "a JSON array above 4 GiB is too large for memory; convert it to JSON Lines: jq -c '.[]' " + file +
+                      " > rows.jsonl");
       }
-      text_.resize(had + kBlockBytes);
-      got = bytes.read(text_.data() + had, kBlockBytes);
-      text_.resize(had + got);
+      text.resize(had + kBlockBytes);
+      got = bytes.read(text.data() + had, kBlockBytes);
+      text.resize(had + got);
     }
+    return text;
   }
 
   RawExample raw_example(JsonExample& found, std::string& text) {
     RawExample example;
     if (found.problem) {
       example.line = lines_.line_of(found.problem->offset);
-      example.refuse(place(file_, example.line, lines_.byte_of(found.problem->offset)),
+      example.refuse(place(file(), example.line, lines_.byte_of(found.problem->offset)),
                      std::move(found.problem->message));
       return example;
     }
@@ -266,7 +257,6 @@ class ArrayReader : public ExampleReader {
     return example;
   }
 
-  std::string file_;
   std::string text_;
   LineCounter lines_;
   std::vector<JsonExample> examples_;
@@ -283,24 +273,6 @@ void refuse_foreign(const std::string& file, std::string_view text) {
     throw DataError(place(file, 1, 1), "a Parquet file; give it a name that ends in .parquet");
   }
 }
-
-// Throws if the file ends without an example.
-class NonEmpty : public ExampleReader {
- public:
-  NonEmpty(std::string file, std::unique_ptr<ExampleReader> examples)
-      : file_(std::move(file)), examples_(std::move(examples)) {}
-  std::optional<ExampleBlock> next() override {
-    auto block = examples_->next();
-    if (!block && !has_examples_) throw DataError(file_, "the file has no examples");
-    has_examples_ = true;
-    return block;
-  }
-
- private:
-  std::string file_;
-  std::unique_ptr<ExampleReader> examples_;
-  bool has_examples_ = false;
-};
 
 // The suffix that determines the kind: ".csv" for "a.csv.gz".
 std::string kind_of_name(std::filesystem::path file) {
@@ -328,13 +300,9 @@ std::unique_ptr<ExampleReader> open_kind(const std::filesystem::path& path, std:
                                       ending == ".txt" ? Kind::kText : Kind::kJsonLine);
 }
 
-constexpr std::size_t kBlock = 256 << 10;
+constexpr std::size_t kPackedBytes = 256 << 10;
 constexpr std::string_view kGzipMark = "\x1F\x8B";
 constexpr std::string_view kZstdMark = "\x28\xB5\x2F\xFD";
-
-[[noreturn]] void fail(const FileReader& file, const std::string& what) {
-  throw DataError(file.path().string(), what + "; the file is damaged or its download was cut off: fetch it again");
-}
 
 // A file whose first block was already read.
 class PlainSource : public ByteSource {
@@ -356,104 +324,92 @@ class PlainSource : public ByteSource {
   std::size_t taken_ = 0;
 };
 
-class GzipSource : public ByteSource {
+// Unpacks a file, which may consist of several packed pieces (gzip members, zstd frames), one after the other.
+class PackedSource : public ByteSource {
  public:
-  explicit GzipSource(PlainSource packed) : packed_(std::move(packed)) {
-    constexpr int kGzipWindow = 15 + 16;
-    if (::inflateInit2(&stream_, kGzipWindow) != Z_OK) {
-      throw IoError(packed_.file().path().string(), "zlib cannot start: out of memory");
+  PackedSource(PlainSource packed, const char* format) : packed_(std::move(packed)), format_(format) {}
+
+  std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
+    std::size_t num_read = 0;
+    while (num_read < size) {
+      if (in_.empty()) in_ = {input_.data(), packed_.read(input_.data(), input_.size())};
+      const bool is_at_end = in_.empty();
+      if (is_at_end && is_between_pieces_) break;
+      const std::size_t got = unpack(buffer + num_read, size - num_read);
+      num_read += got;
+      // At the end of the file, the decoder may still hold output.
+      if (is_at_end && got == 0 && !is_between_pieces_) fail("ends early");
     }
+    return num_read;
+  }
+
+ protected:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataError(packed_.file().path().string(),
+                    "the {} data {}; the file is damaged or its download was cut off: fetch it again", format_, what);
+  }
+
+  std::string_view in_;  ///< packed bytes not yet consumed
+  bool is_between_pieces_ = false;
+
+ private:
+  /// Consumes in_ and returns the number of bytes written to `out`; with an empty in_, what the decoder still holds.
+  virtual std::size_t unpack(char* out, std::size_t size) = 0;
+
+  PlainSource packed_;
+  const char* format_;
+  std::string input_ = std::string(kPackedBytes, '\0');
+};
+
+class GzipSource : public PackedSource {
+ public:
+  explicit GzipSource(PlainSource packed) : PackedSource(std::move(packed), "gzip") {
+    constexpr int kGzipWindow = 15 + 16;
+    if (::inflateInit2(&stream_, kGzipWindow) != Z_OK) throw std::bad_alloc();
   }
   ~GzipSource() override { ::inflateEnd(&stream_); }
   GzipSource(const GzipSource&) = delete;
   GzipSource& operator=(const GzipSource&) = delete;
 
-  std::size_t read(char* buffer, std::size_t size) override {
-    throw_if_stop_requested();
-    stream_.next_out = reinterpret_cast<Bytef*>(buffer);
+ private:
+  std::size_t unpack(char* out, std::size_t size) override {
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in_.data()));
+    stream_.avail_in = static_cast<uInt>(in_.size());
+    stream_.next_out = reinterpret_cast<Bytef*>(out);
     stream_.avail_out = static_cast<uInt>(size);
-    while (stream_.avail_out > 0) {
-      if (stream_.avail_in == 0 && !refill()) {
-        if (!is_between_members_) {
-          fail(packed_.file(), "the gzip data ends early");
-        }
-        break;
-      }
-      step();
+    const int code = ::inflate(&stream_, Z_NO_FLUSH);
+    in_.remove_prefix(in_.size() - stream_.avail_in);
+    is_between_pieces_ = code == Z_STREAM_END;
+    if (is_between_pieces_) {
+      ::inflateReset(&stream_);
+    } else if (code != Z_OK && code != Z_BUF_ERROR) {  // the latter: no input
+      fail(fmt::format("is corrupt ({})", stream_.msg != nullptr ? stream_.msg : "zlib"));
     }
     return size - stream_.avail_out;
   }
 
- private:
-  bool refill() {
-    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
-    stream_.avail_in = static_cast<uInt>(packed_.read(input_.data(), input_.size()));
-    return stream_.avail_in > 0;
-  }
-
-  // Files compressed in pieces have several consecutive members.
-  void step() {
-    is_between_members_ = false;
-    const int code = ::inflate(&stream_, Z_NO_FLUSH);
-    if (code == Z_STREAM_END) {
-      is_between_members_ = true;
-      ::inflateReset(&stream_);
-    } else if (code != Z_OK) {
-      fail(packed_.file(), fmt::format("the gzip data is corrupt ({})", stream_.msg != nullptr ? stream_.msg : "zlib"));
-    }
-  }
-
-  PlainSource packed_;
-  std::string input_ = std::string(kBlock, '\0');
   z_stream stream_{};
-  bool is_between_members_ = false;
 };
 
-class ZstdSource : public ByteSource {
+class ZstdSource : public PackedSource {
  public:
-  explicit ZstdSource(PlainSource packed)
-      : packed_(std::move(packed)), stream_(::ZSTD_createDStream(), ::ZSTD_freeDStream) {
-    if (stream_ == nullptr) throw IoError(packed_.file().path().string(), "zstd cannot start: out of memory");
-  }
-
-  std::size_t read(char* buffer, std::size_t size) override {
-    throw_if_stop_requested();
-    ZSTD_outBuffer out{buffer, size, 0};
-    while (out.pos < out.size) {
-      if (in_.pos == in_.size && !refill()) {
-        // zstd may still hold output that needs no new input; only then is the end known.
-        const std::size_t before = out.pos;
-        if (is_between_frames_) break;
-        step(out);
-        if (out.pos == before && !is_between_frames_) {
-          fail(packed_.file(), "the zstd data ends early");
-        }
-        continue;
-      }
-      step(out);
-    }
-    return out.pos;
+  explicit ZstdSource(PlainSource packed) : PackedSource(std::move(packed), "zstd") {
+    if (stream_ == nullptr) throw std::bad_alloc();
   }
 
  private:
-  bool refill() {
-    in_ = {input_.data(), packed_.read(input_.data(), input_.size()), 0};
-    return in_.size > 0;
+  std::size_t unpack(char* out, std::size_t size) override {
+    ZSTD_outBuffer unpacked{out, size, 0};
+    ZSTD_inBuffer packed{in_.data(), in_.size(), 0};
+    const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &unpacked, &packed);
+    if (::ZSTD_isError(code) != 0) fail(fmt::format("is corrupt ({})", ::ZSTD_getErrorName(code)));
+    in_.remove_prefix(packed.pos);
+    is_between_pieces_ = code == 0;
+    return unpacked.pos;
   }
 
-  void step(ZSTD_outBuffer& out) {
-    const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
-    if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), fmt::format("the zstd data is corrupt ({})", ::ZSTD_getErrorName(code)));
-    }
-    is_between_frames_ = code == 0;
-  }
-
-  PlainSource packed_;
-  std::string input_ = std::string(kBlock, '\0');
-  ZSTD_inBuffer in_{nullptr, 0, 0};
-  std::unique_ptr<ZSTD_DStream, decltype(&::ZSTD_freeDStream)> stream_;
-  bool is_between_frames_ = false;
+  std::unique_ptr<ZSTD_DStream, decltype(&::ZSTD_freeDStream)> stream_{::ZSTD_createDStream(), ::ZSTD_freeDStream};
 };
 
 /// Opens `file`; detects gzip and zstd by their first bytes, whatever the file's name.
@@ -488,8 +444,18 @@ void for_each_example(const std::filesystem::path& file, const std::function<boo
 }
 
 std::unique_ptr<ExampleReader> ExampleReader::open(const std::filesystem::path& file) {
-  return std::make_unique<NonEmpty>(file.string(),
-                                    is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
+  return is_table(file) ? open_table(file) : open_kind(file, open_bytes(file));
+}
+
+std::optional<ExampleBlock> ExampleReader::next() {
+  ExampleBlock block{.file = file_, .text = {}, .examples = {}};
+  fill(block);
+  if (block.examples.empty()) {
+    if (!has_examples_) throw DataError(file_, "the file has no examples");
+    return std::nullopt;
+  }
+  has_examples_ = true;
+  return block;
 }
 
 }  // namespace lora_train::data

@@ -74,7 +74,18 @@ class ExampleReader {
 
   /// The next examples, at least one; nullopt at the end. Throws DataError if the rest of the file is unreadable (a
   /// broken array, an open quote, damaged compression, UTF-16) and for a file without examples; IoError.
-  virtual std::optional<ExampleBlock> next() = 0;
+  std::optional<ExampleBlock> next();
+
+ protected:
+  explicit ExampleReader(std::string file) : file_(std::move(file)) {}
+  const std::string& file() const { return file_; }
+
+ private:
+  /// Adds the next examples to an empty block; none at the end.
+  virtual void fill(ExampleBlock& block) = 0;
+
+  const std::string file_;
+  bool has_examples_ = false;
 };
 
 /// Calls visit with the examples of a file, in order, until it returns false. Throws as ExampleReader does, and

@@ -111,7 +111,7 @@ OpenTable open_all() {
   return library.find_if_there("lora_train_open_table");
 }
 
-constexpr std::size_t kTableBlockBytes = 1 << 20;
+constexpr std::size_t kBytesPerBlock = 1 << 20;
 
 /// Loads the library once. Throws as require_table_library() does, and if loading fails.
 OpenTable load_table_library(const fs::path& file) {
@@ -122,27 +122,23 @@ OpenTable load_table_library(const fs::path& file) {
 
 class TableReader : public ExampleReader {
  public:
-  explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
-    const OpenTable open_file = load_table_library(file);
-    at_file([&] { examples_.reset(open_file(file_.c_str())); });
+  explicit TableReader(const fs::path& path) : ExampleReader(path.string()) {
+    const OpenTable open_file = load_table_library(path);
+    at_file([&] { examples_.reset(open_file(file().c_str())); });
   }
 
-  std::optional<ExampleBlock> next() override {
-    ExampleBlock block;
-    block.file = file_;
+ private:
+  void fill(ExampleBlock& block) override {
     std::vector<std::size_t> ends;
-    at_file([&] { examples_->read(block.text, ends, kTableBlockBytes); });
-    if (ends.empty()) return std::nullopt;
+    at_file([&] { examples_->read(block.text, ends, kBytesPerBlock); });
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
       block.examples.push_back(
           {.kind = RawExample::Kind::kTableRow, .line = ++num_examples_, .begin = begin, .size = end - begin});
       begin = end;
     }
-    return block;
   }
 
- private:
   /// Adds the file to errors. Problems of a single example are found when its text is parsed.
   void at_file(const std::function<void()>& action) const {
     try {
@@ -150,19 +146,16 @@ class TableReader : public ExampleReader {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw DataError(file_,
+      throw DataError(file(),
                       (num_examples_ > 0 ? fmt::format("after example {}: ", num_examples_) : "") + error.what());
     }
   }
 
-  std::string file_;
   std::unique_ptr<TableRows> examples_;
   std::uint64_t num_examples_ = 0;
 };
 
-constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::size_t kRowsPerBlock = 1024;
-constexpr std::size_t kBytesPerBlock = 1 << 20;
 
 struct Record {
   std::vector<std::string> fields;
@@ -192,8 +185,8 @@ class RecordReader {
 
   int peek() {
     if (at_ == buffer_.size()) {
-      buffer_.resize(kReadBytes);
-      buffer_.resize(bytes_->read(buffer_.data(), kReadBytes));
+      buffer_.resize(kBytesPerBlock);
+      buffer_.resize(bytes_->read(buffer_.data(), buffer_.size()));
       at_ = 0;
     }
     return buffer_.empty() ? kEnd : static_cast<unsigned char>(buffer_[at_]);
@@ -271,23 +264,20 @@ class RecordReader {
 class CsvReader : public ExampleReader {
  public:
   CsvReader(const std::string& file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
-      : file_(file), records_(file, std::move(bytes), std::move(begin), separator) {
+      : ExampleReader(file), records_(file, std::move(bytes), std::move(begin), separator) {
     read_header();
   }
 
-  std::optional<ExampleBlock> next() override {
-    ExampleBlock block;
-    block.file = file_;
+ private:
+  void fill(ExampleBlock& block) override {
     Record record;
     for (std::size_t size = 0; block.examples.size() < kRowsPerBlock && size < kBytesPerBlock;
          size += record.num_bytes) {
-      if (!records_.read(record)) break;
+      if (!records_.read(record)) return;
       block.examples.push_back(example_of(record));
     }
-    return block.examples.empty() ? std::nullopt : std::optional(std::move(block));
   }
 
- private:
   void read_header() {
     Record record;
     if (!records_.read(record)) return;
@@ -295,7 +285,7 @@ class CsvReader : public ExampleReader {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
       if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
-        throw DataError(place(file_, record.line, 1),
+        throw DataError(place(file(), record.line, 1),
                         "column {} of the header {}; the first record names the columns, each once", i + 1,
                         columns_[i].empty() ? "has no name"
                         : is_double         ? "has a name that occurs twice"
@@ -308,7 +298,7 @@ class CsvReader : public ExampleReader {
     RawExample example{.line = record.line};
     const auto bad = [&](std::string message) {
       example.value = nullptr;
-      example.refuse(place(file_, record.line, 1), std::move(message));
+      example.refuse(place(file(), record.line, 1), std::move(message));
       return example;
     };
     if (record.fields.size() != columns_.size()) {
@@ -326,7 +316,6 @@ class CsvReader : public ExampleReader {
     return example;
   }
 
-  std::string file_;
   RecordReader records_;
   std::vector<std::string> columns_;
 };
