@@ -4,6 +4,7 @@
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/util/float16.h>
+#include <arrow/visit_array_inline.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/properties.h>
 
@@ -14,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "lora_train/base/library.h"
 #include "lora_train_build_id.h"
@@ -27,6 +29,11 @@ namespace {
 using arrow::Type;
 
 constexpr std::int64_t kMsPerDay = 86'400'000;
+
+void check(const arrow::Status& status) {
+  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than is available: " + status.message());
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
 
 /// Appends value `index` of an array whose type check_column_type() accepted, in the format of table_rows.h.
 void append_json(const arrow::Array& array, std::int64_t index, std::string& out);
@@ -83,125 +90,82 @@ std::int64_t milliseconds(std::int64_t count, arrow::TimeUnit::type unit) {
   }
 }
 
-template <class Array>
-void append_values(const Array& lists, std::int64_t index, std::string& out) {
-  const auto& values = *lists.values();
-  const std::int64_t begin = lists.value_offset(index), end = begin + lists.value_length(index);
-  out += '[';
+/// Appends begin .. end - 1, each as `append` writes it, with commas between brackets.
+template <class Append>
+void append_items(std::int64_t begin, std::int64_t end, std::string_view brackets, std::string& out,
+                  const Append& append) {
+  out += brackets[0];
   for (std::int64_t i = begin; i < end; ++i) {
     if (i > begin) out += ',';
-    append_json(values, i, out);
+    append(i);
   }
-  out += ']';
+  out += brackets[1];
 }
 
-void append_struct(const arrow::StructArray& structs, std::int64_t index, std::string& out) {
-  const auto& type = *structs.struct_type();
-  out += '{';
-  for (int i = 0; i < type.num_fields(); ++i) {
-    if (i > 0) out += ',';
-    append_json_string(type.field(i)->name(), out);
-    out += ':';
-    append_json(*structs.field(i), index, out);
-  }
-  out += '}';
-}
-
-void append_map(const arrow::MapArray& maps, std::int64_t index, std::string& out) {
-  const std::int64_t begin = maps.value_offset(index), end = begin + maps.value_length(index);
-  out += '[';
-  for (std::int64_t i = begin; i < end; ++i) {
-    out += i > begin ? ",[" : "[";
-    append_json(*maps.keys(), i, out);
-    out += ',';
-    append_json(*maps.items(), i, out);
-    out += ']';
-  }
-  out += ']';
-}
-
-/// A numeric array, read through `Array::Value()`.
-template <class Array>
-auto value_of(const arrow::Array& array, std::int64_t index) {
-  return static_cast<const Array&>(array).Value(index);
-}
-
-template <class Array>
-void append_view(const arrow::Array& array, std::int64_t index, std::string& out) {
-  append_json_string(static_cast<const Array&>(array).GetView(index), out);
-}
-
-bool append_if_number(const arrow::Array& array, std::int64_t i, std::string& out) {
-  switch (array.type_id()) {
-    case Type::INT8: append_number(int{value_of<arrow::Int8Array>(array, i)}, out); return true;
-    case Type::INT16: append_number(value_of<arrow::Int16Array>(array, i), out); return true;
-    case Type::INT32: append_number(value_of<arrow::Int32Array>(array, i), out); return true;
-    case Type::INT64: append_number(value_of<arrow::Int64Array>(array, i), out); return true;
-    case Type::UINT8: append_number(int{value_of<arrow::UInt8Array>(array, i)}, out); return true;
-    case Type::UINT16: append_number(value_of<arrow::UInt16Array>(array, i), out); return true;
-    case Type::UINT32: append_number(value_of<arrow::UInt32Array>(array, i), out); return true;
-    case Type::UINT64: append_number(value_of<arrow::UInt64Array>(array, i), out); return true;
-    case Type::HALF_FLOAT:
-      append_float(arrow::util::Float16::FromBits(value_of<arrow::HalfFloatArray>(array, i)).ToFloat(), out);
-      return true;
-    case Type::FLOAT: append_float(value_of<arrow::FloatArray>(array, i), out); return true;
-    case Type::DOUBLE: append_float(value_of<arrow::DoubleArray>(array, i), out); return true;
-    default: return false;
-  }
-}
-
-bool append_if_text(const arrow::Array& array, std::int64_t i, std::string& out) {
-  switch (array.type_id()) {
-    case Type::STRING:
-    case Type::BINARY: append_view<arrow::BinaryArray>(array, i, out); return true;
-    case Type::LARGE_STRING:
-    case Type::LARGE_BINARY: append_view<arrow::LargeBinaryArray>(array, i, out); return true;
-    case Type::STRING_VIEW:
-    case Type::BINARY_VIEW: append_view<arrow::BinaryViewArray>(array, i, out); return true;
-    case Type::FIXED_SIZE_BINARY: append_view<arrow::FixedSizeBinaryArray>(array, i, out); return true;
-    default: return false;
-  }
-}
-
-bool append_if_time(const arrow::Array& array, std::int64_t i, std::string& out) {
-  switch (array.type_id()) {
-    case Type::DATE32: append_number(value_of<arrow::Date32Array>(array, i) * kMsPerDay, out); return true;
-    case Type::DATE64: append_number(value_of<arrow::Date64Array>(array, i), out); return true;
-    case Type::TIMESTAMP:
-      append_number(milliseconds(value_of<arrow::TimestampArray>(array, i),
-                                 static_cast<const arrow::TimestampType&>(*array.type()).unit()),
-                    out);
-      return true;
-    case Type::DURATION:
-      append_number(milliseconds(value_of<arrow::DurationArray>(array, i),
-                                 static_cast<const arrow::DurationType&>(*array.type()).unit()),
-                    out);
-      return true;
-    case Type::TIME32:
-    case Type::TIME64:
-    case Type::DECIMAL32:
-    case Type::DECIMAL64:
-    case Type::DECIMAL128:
-    case Type::DECIMAL256: append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out); return true;
-    default: return false;
-  }
-}
-
-void append_nested(const arrow::Array& array, std::int64_t i, std::string& out) {
-  switch (array.type_id()) {
-    case Type::LIST: return append_values(static_cast<const arrow::ListArray&>(array), i, out);
-    case Type::LARGE_LIST: return append_values(static_cast<const arrow::LargeListArray&>(array), i, out);
-    case Type::LIST_VIEW: return append_values(static_cast<const arrow::ListViewArray&>(array), i, out);
-    case Type::LARGE_LIST_VIEW: return append_values(static_cast<const arrow::LargeListViewArray&>(array), i, out);
-    case Type::FIXED_SIZE_LIST: return append_values(static_cast<const arrow::FixedSizeListArray&>(array), i, out);
-    case Type::MAP: return append_map(static_cast<const arrow::MapArray&>(array), i, out);
-    case Type::STRUCT: return append_struct(static_cast<const arrow::StructArray&>(array), i, out);
-    case Type::DICTIONARY: {
-      const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
-      return append_json(*coded.dictionary(), coded.GetValueIndex(i), out);
+/// Visits an array for a value that is not null.
+struct ValueWriter {
+  template <class Array>
+  arrow::Status Visit(const Array& array, std::int64_t index, std::string& out) const {
+    using T = typename Array::TypeClass;
+    if constexpr (arrow::is_boolean_type<T>::value) {
+      out += array.Value(index) ? "true" : "false";
+    } else if constexpr (arrow::is_half_float_type<T>::value) {
+      append_float(arrow::util::Float16::FromBits(array.Value(index)).ToFloat(), out);
+    } else if constexpr (arrow::is_floating_type<T>::value) {
+      append_float(array.Value(index), out);
+    } else if constexpr (arrow::is_integer_type<T>::value || std::is_same_v<T, arrow::Date64Type>) {
+      append_number(array.Value(index), out);
+    } else if constexpr (std::is_same_v<T, arrow::Date32Type>) {
+      append_number(array.Value(index) * kMsPerDay, out);
+    } else if constexpr (arrow::is_timestamp_type<T>::value || arrow::is_duration_type<T>::value) {
+      append_number(milliseconds(array.Value(index), static_cast<const T&>(*array.type()).unit()), out);
+    } else if constexpr (arrow::is_time_type<T>::value || arrow::is_decimal_type<T>::value) {
+      append_json_string(array.GetScalar(index).ValueOrDie()->ToString(), out);
+    } else if constexpr (arrow::has_string_view<T>::value) {
+      append_json_string(array.GetView(index), out);
+    } else {
+      return append_nested(array, index, out);
     }
-    case Type::EXTENSION: return append_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
-    default: throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() accepted it
+    return arrow::Status::OK();
+  }
+
+ private:
+  template <class Array>
+  static arrow::Status append_nested(const Array& array, std::int64_t index, std::string& out) {
+    using T = typename Array::TypeClass;
+    if constexpr (arrow::is_dictionary_type<T>::value) {
+      append_json(*array.dictionary(), array.GetValueIndex(index), out);
+    } else if constexpr (arrow::is_extension_type<T>::value) {
+      append_json(*array.storage(), index, out);
+    } else if constexpr (arrow::is_struct_type<T>::value) {
+      append_items(0, array.num_fields(), "{}", out, [&](std::int64_t i) {
+        append_json_string(array.struct_type()->field(static_cast<int>(i))->name(), out);
+        out += ':';
+        append_json(*array.field(static_cast<int>(i)), index, out);
+      });
+    } else if constexpr (arrow::is_list_like_type<T>::value || arrow::is_list_view_type<T>::value) {
+      const std::int64_t begin = array.value_offset(index), end = begin + array.value_length(index);
+      append_items(begin, end, "[]", out, [&](std::int64_t i) {
+        if constexpr (std::is_same_v<T, arrow::MapType>) {
+          append_items(0, 2, "[]", out,
+                       [&](std::int64_t k) { append_json(k == 0 ? *array.keys() : *array.items(), i, out); });
+        } else {
+          append_json(*array.values(), i, out);
+        }
+      });
+    } else {
+      return arrow::Status::NotImplemented(array.type()->ToString());  // check_column_type() refused it
+    }
+    return arrow::Status::OK();
+  }
+};
+
+void append_json(const arrow::Array& array, std::int64_t index, std::string& out) {
+  if (array.type_id() == Type::NA || array.IsNull(index)) {
+    out += "null";
+  } else {
+    const ValueWriter writer;
+    check(arrow::VisitArrayInline(array, &writer, index, out));
   }
 }
 
@@ -225,28 +189,12 @@ void check_column_type(const arrow::DataType& type, const std::string& column) {
   }
 }
 
-void append_json(const arrow::Array& array, std::int64_t index, std::string& out) {
-  if (array.type_id() == Type::NA || array.IsNull(index)) {
-    out += "null";
-  } else if (array.type_id() == Type::BOOL) {
-    out += value_of<arrow::BooleanArray>(array, index) ? "true" : "false";
-  } else if (!append_if_text(array, index, out) && !append_if_number(array, index, out) &&
-             !append_if_time(array, index, out)) {
-    append_nested(array, index, out);
-  }
-}
-
 using Input = std::shared_ptr<arrow::io::RandomAccessFile>;
 
 constexpr std::int64_t kParquetBatchRows = 1024;
 constexpr std::int64_t kParquetBuffer = 1 << 20;
 constexpr std::string_view kEndOfStream{"\xFF\xFF\xFF\xFF\0\0\0\0", 8};
 constexpr std::string_view kContinuation{"\xFF\xFF\xFF\xFF", 4};  // start of a stream since Arrow 0.15
-
-void check(const arrow::Status& status) {
-  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than is available: " + status.message());
-  if (!status.ok()) throw std::runtime_error(status.message());
-}
 
 template <class T>
 T take(arrow::Result<T>&& result) {
@@ -374,14 +322,11 @@ class ArrowRows : public TableRows {
   }
 
   void append_row(std::string& text) {
-    text += '{';
-    for (int i = 0; i < batch_->num_columns(); ++i) {
-      if (i > 0) text += ',';
+    append_items(0, batch_->num_columns(), "{}", text, [&](std::int64_t i) {
       text += names_[static_cast<std::size_t>(i)];
       text += ':';
-      append_json(*batch_->column(i), row_, text);
-    }
-    text += '}';
+      append_json(*batch_->column(static_cast<int>(i)), row_, text);
+    });
     ++row_;
   }
 
