@@ -101,7 +101,7 @@ CASES = [
     *((f"weight_{name}", "r.jsonl", CHAT + "\n" + WEIGHED % weight + "\n", place, message) for name, weight, place, message in [
         ("negative", "-0.5", ":2", "messages[1].weight is -0.5"), ("string", '"2"', ":2", "messages[1].weight is string"),
         ("too_large", "1e39", ":2", "messages[1].weight is 1e+39"), ("nan", "NaN", ":2:102", "NaN and Infinity")]),
-    ("sharegpt_role", "r.jsonl", '{"conversations": [{"from": "robot", "value": "a"}]}\n', ":1", "unknown speaker"),
+    ("sharegpt_role", "r.jsonl", '{"conversations": [{"from": "robot", "value": "a"}]}\n', ":1", "unknown role"),
     ("sharegpt_value", "r.jsonl", '{"conversations": [{"from": "gpt"}]}\n', ":1", "conversations[0]"),
     ("sharegpt_empty", "r.jsonl", '{"conversations": []}\n', ":1", "conversations is empty"),
     ("alpaca_history", "r.jsonl", '{"instruction": "a", "output": "b", "history": [["x"]]}\n', ":1", "history[0]"),

@@ -266,11 +266,6 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
                                          "chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
-[[noreturn]] void no_prompt(const Json& example) {
-  throw DataError("", "the example (" + (example.empty() ? "no keys" : key_names(example)) +
-                          ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
-}
-
 void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector<tokenizer::Message>& messages) {
   static std::atomic<bool> has_warned = false;
   if (rendered.omissions.empty() || has_warned.exchange(true)) return;
@@ -412,14 +407,18 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
 ChatSample chat_of_prompt(const Json& example, const FieldMap& map) {
   const Json& prompt = required(example, map, "prompt");
   if (!prompt.is_array()) wrong_type("prompt", prompt, "a text or a list of messages");
-  return std::get<ChatSample>(parse_messages(example, map, "prompt"));
+  return parse_messages(example, map, "prompt");
 }
 
 ChatSample chat_of_example(const Json& example) {
-  if (optional_field(example, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(example, {}));
-  if (optional_field(example, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(example, {}));
-  if (optional_field(example, {}, "instruction") == nullptr) no_prompt(example);
-  return std::get<ChatSample>(parse_alpaca(example, {}));
+  constexpr std::pair<const char*, DatasetType> kChats[] = {{"messages", DatasetType::kMessages},
+                                                            {"conversations", DatasetType::kSharegpt},
+                                                            {"instruction", DatasetType::kAlpaca}};
+  for (const auto& [field, type] : kChats) {
+    if (optional_field(example, {}, field) != nullptr) return std::get<ChatSample>(parse_example(example, type, {}));
+  }
+  throw DataError("", "the example (" + (example.empty() ? "no keys" : key_names(example)) +
+                          ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {

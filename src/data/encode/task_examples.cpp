@@ -71,8 +71,7 @@ class ExampleEncoder {
           "has neither prompt nor messages; an example with choices is {\"prompt\": ..., \"choices\": [...], "
           "\"answer\": ...}. Map other names with field_map");
     }
-    const ChatSample chat =
-        prompt != nullptr ? chat_of_prompt(example, map_) : std::get<ChatSample>(parse_messages(example, map_));
+    const ChatSample chat = prompt != nullptr ? chat_of_prompt(example, map_) : parse_messages(example, map_);
     return {render_chat_prompt(chat, options_), true};
   }
 

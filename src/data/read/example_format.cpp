@@ -11,6 +11,264 @@
 namespace lora_train::data {
 namespace {
 
+using tokenizer::Message;
+
+// What other tools call our roles; `conversations` may use these names.
+struct RoleName {
+  std::string_view theirs, ours;
+};
+constexpr std::array<RoleName, 8> kRoleNames = {{{"human", "user"},
+                                                 {"user", "user"},
+                                                 {"gpt", "assistant"},
+                                                 {"assistant", "assistant"},
+                                                 {"system", "system"},
+                                                 {"tool", "tool"},
+                                                 {"observation", "tool"},
+                                                 {"function_response", "tool"}}};
+
+// A list of messages, and how they name their fields and roles.
+struct MessageList {
+  const Json& messages;
+  const FieldMap& map;
+  bool is_sharegpt;
+};
+
+// Calls read(); to its errors, adds the message's place in the example.
+template <typename Read>
+decltype(auto) named(const std::string& place, Read read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    throw DataError("", "{}: {}", place, error.message());
+  }
+}
+
+std::string our_name(const std::string& theirs) {
+  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
+  return found == kRoleNames.end() ? "" : std::string(found->ours);
+}
+
+// Our role for the name in the example, or function_call; empty if the name is unknown.
+std::string role_of(const std::string& name, const MessageList& list) {
+  std::string theirs = name;
+  for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
+    if (const auto found = list.map.find(ours); found != list.map.end() && found->second == name) {
+      theirs = ours;
+      break;
+    }
+  }
+  if (list.is_sharegpt) return theirs == "function_call" ? theirs : our_name(theirs);
+  return our_name(theirs) == theirs ? theirs : "";
+}
+
+// Names all unknown roles of the list together.
+[[noreturn]] void refuse_role(const std::string& field, const MessageList& list, const char* role_field) {
+  std::vector<std::string> unknown, entries;
+  std::set<std::string> named_roles;
+  for (const Json& message : list.messages) {
+    const Json* const role = message.is_object() ? optional_field(message, list.map, role_field) : nullptr;
+    if (role == nullptr || !role->is_string()) continue;
+    const auto name = role->get<std::string>();
+    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours = our_name(name);
+    if (!role_of(name, list).empty() || std::ranges::count(unknown, shown) > 0) continue;
+    unknown.push_back(shown);
+    if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
+  }
+  throw DataError(
+      "", "{} is an unknown role: {}; known are {}. Name yours in field_map: {{{}}}", field, join(unknown),
+      list.is_sharegpt ? "human, gpt, system, function_call, tool and observation" : "system, user, assistant and tool",
+      entries.empty() ? "assistant: NAME" : join(entries));
+}
+
+void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
+  sample.messages.push_back(std::move(message));
+  sample.weights.push_back(weight);
+}
+
+// The example's names for role and content of its messages.
+struct Keys {
+  std::string role, content;
+};
+
+void append(Json& object, const std::string& key, Json value) {
+  // The keys of an example are distinct: skipping ordered_json's search keeps a message with many fields linear.
+  static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
+}
+
+// Appends a field under a key that the template already gets from `taken_by`, unless that is empty. Null is what tables
+// write for a missing value.
+void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
+                   const std::string& place) {
+  if (taken_by.empty()) {
+    append(object, key, value);
+  } else if (!value.is_null()) {
+    throw DataError("", "{} has both \"{}\" and \"{}\", which mean the same; keep one of them", place, key, taken_by);
+  }
+}
+
+// The tool_calls of a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
+// ShareGPT examples.
+Json tool_calls_of(const std::string& value, const std::string& field) {
+  const JsonExample parsed = parse_json_value(value);
+  const Json calls = parsed.value.is_array() ? parsed.value : Json::array({parsed.value});
+  Json tool_calls = Json::array();
+  for (const Json& call : calls) {
+    const bool is_call = call.is_object() && call.size() == 2 && call.contains("name") && call["name"].is_string() &&
+                         call.contains("arguments") && (call["arguments"].is_object() || call["arguments"].is_string());
+    if (!is_call) break;
+    tool_calls.push_back(
+        {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
+  }
+  if (!calls.empty() && tool_calls.size() == calls.size()) return tool_calls;
+  throw DataError("",
+                  "{} of function_call is \"{}\"{}; expected JSON {{\"name\": ..., \"arguments\": {{...}}}} with only "
+                  "these fields, or a list of these",
+                  field, printable(value, 60), parsed.problem ? ": " + parsed.problem->message : "");
+}
+
+// The message as the template gets it: the example's own object with role and content under these names; "" for an
+// object with only these two. `calls` (null: none): the tool_calls that the content of a function_call turn stands for.
+std::string template_json(const Json& value, const Keys& keys, const std::string& role, const Json& calls,
+                          const std::string& place) {
+  const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
+  if (is_plain && calls.is_null() && value[keys.content].is_string()) return {};
+  Json object = Json::object();
+  for (const auto& [key, item] : value.items()) {
+    if (key == keys.role) {
+      append(object, "role", role);
+    } else if (key == keys.content) {
+      append(object, "content", calls.is_null() ? item : Json(""));
+      if (!calls.is_null()) append(object, "tool_calls", calls);
+    } else {
+      const bool is_content = key == "content" || (key == "tool_calls" && !calls.is_null());
+      append_beside(object, key, item, key == "role" ? keys.role : is_content ? keys.content : "", place);
+    }
+  }
+  return object.dump();
+}
+
+// A message with tool calls may have no content or null: templates distinguish these from an empty one.
+bool may_lack_content(const Json& value, const std::string& role) {
+  const auto calls = value.find("tool_calls");
+  return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
+}
+
+Message parse_message(const Json& value, const MessageList& list, const std::string& place) {
+  if (!value.is_object())
+    wrong_type(place, value, list.is_sharegpt ? "an object with from and value" : "an object with role and content");
+  const auto field_of = [&](const char* field) -> const Json& {
+    return named(place, [&]() -> const Json& { return required(value, list.map, field); });
+  };
+  const bool has_our_names = !list.is_sharegpt || (optional_field(value, list.map, "from") == nullptr &&
+                                                   optional_field(value, list.map, "role") != nullptr);
+  const char* role_field = has_our_names ? "role" : "from";
+  const char* content_field = has_our_names ? "content" : "value";
+  const std::string role_place = fmt::format("{}.{}", place, role_field);
+  const std::string content_place = fmt::format("{}.{}", place, content_field);
+  const Keys keys = {name_in(list.map, role_field), name_in(list.map, content_field)};
+  Message message;
+  Json calls;
+  message.role = role_of(string_of(field_of(role_field), role_place), list);
+  if (message.role.empty()) refuse_role(role_place, list, role_field);
+  if (message.role == "function_call") {
+    message.role = "assistant";
+    const std::string& text = string_of(field_of(content_field), content_place);
+    calls = named(place, [&] { return tool_calls_of(text, keys.content); });
+  } else if (optional_field(value, list.map, content_field) != nullptr || !may_lack_content(value, message.role)) {
+    message.content = string_of(field_of(content_field), content_place);
+  }
+  message.json = template_json(value, keys, message.role, calls, place);
+  return message;
+}
+
+void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample,
+                bool is_sharegpt = false) {
+  if (!value.is_array()) wrong_type(field, value, "a list of messages");
+  if (value.empty()) throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", field, i);
+    add_turn(sample, parse_message(value[i], {value, map, is_sharegpt}, place), turn_weight(value[i], map, place));
+  }
+}
+
+// `field` as JSON text, from a value or from a string that holds JSON.
+std::string json_text(const Json& example, const FieldMap& map, const char* field, bool is_list) {
+  const Json* value = optional_field(example, map, field);
+  if (value == nullptr) return {};
+  // Tables write "" for "no tools".
+  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
+  const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
+  if (is_list ? !parsed.is_array() : !parsed.is_object()) {
+    wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
+  }
+  return parsed.empty() ? std::string() : parsed.dump();
+}
+
+ChatSample with_template_fields(ChatSample sample, const Json& example, const FieldMap& map) {
+  sample.tools_json = json_text(example, map, "tools", true);
+  sample.kwargs_json = json_text(example, map, "chat_template_kwargs", false);
+  return sample;
+}
+
+void add_system(ChatSample& sample, const Json& example, const FieldMap& map) {
+  if (const Json* system = optional_field(example, map, "system")) {
+    if (const std::string& content = string_of(*system, "system"); !content.empty()) {
+      add_turn(sample, {"system", content});
+    }
+  }
+}
+
+Sample parse_prompt_completion(const Json& example, const FieldMap& map) {
+  const Json& prompt = required(example, map, "prompt");
+  const Json& completion = required(example, map, "completion");
+  if (!prompt.is_array() && !completion.is_array())
+    return TextSample{string_of(prompt, "prompt"), string_of(completion, "completion")};
+  if (prompt.is_array() != completion.is_array()) {
+    throw DataError("", "prompt is {}, completion {}; both must be strings, or both lists of messages",
+                    prompt.type_name(), completion.type_name());
+  }
+  ChatSample sample;
+  parse_list(prompt, map, "prompt", sample);
+  sample.num_prompt_messages = sample.messages.size();
+  parse_list(completion, map, "completion", sample);
+  return with_template_fields(std::move(sample), example, map);
+}
+
+// A `system` column comes first.
+Sample parse_sharegpt(const Json& example, const FieldMap& map) {
+  ChatSample sample;
+  add_system(sample, example, map);
+  parse_list(required(example, map, "conversations"), map, "conversations", sample, /*is_sharegpt=*/true);
+  return with_template_fields(std::move(sample), example, map);
+}
+
+Sample parse_alpaca(const Json& example, const FieldMap& map) {
+  ChatSample sample;
+  add_system(sample, example, map);
+  if (const Json* history = optional_field(example, map, "history")) {
+    if (!history->is_array()) wrong_type("history", *history, "a list of [user, assistant] pairs");
+    for (std::size_t i = 0; i < history->size(); ++i) {
+      const Json& pair = (*history)[i];
+      const std::string place = fmt::format("history[{}]", i);
+      if (!pair.is_array() || pair.size() != 2) wrong_type(place, pair, "a pair [user, assistant]");
+      add_turn(sample, {"user", string_of(pair[0], place + "[0]")});
+      add_turn(sample, {"assistant", string_of(pair[1], place + "[1]")});
+    }
+  }
+  Message question = {"user", string_of(required(example, map, "instruction"), "instruction")};
+  if (const Json* input = optional_field(example, map, "input")) {
+    const std::string& text = string_of(*input, "input");
+    if (!text.empty()) {
+      question.content += (question.content.empty() ? "" : "\n") + text;
+      question.json = Json({{"role", "user"}, {"content", question.content}, {"input", text}}).dump();
+    }
+  }
+  add_turn(sample, std::move(question));
+  add_turn(sample, {"assistant", string_of(required(example, map, "output"), "output")});
+  return with_template_fields(std::move(sample), example, map);
+}
+
+// Token ids, and also `min` if that is negative.
 std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::int64_t min) {
   if (!list.is_array()) wrong_type(field, list, "a list of integers");
   std::vector<std::int32_t> out;
@@ -21,7 +279,7 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
     }
     const bool is_huge = list[i].is_number_unsigned() && list[i].get<std::uint64_t>() > INT32_MAX;
     const auto value = list[i].get<std::int64_t>();
-    if (is_huge || value < min || value > INT32_MAX) {
+    if (is_huge || (value < 0 && value != min) || value > INT32_MAX) {
       throw DataError("", "{}[{}] is {}, which is not a token id{}", field, i, list[i].dump(),
                       min < 0 ? " or -100" : "");
     }
@@ -73,11 +331,6 @@ Sample parse_tokens(const Json& example, const FieldMap& map) {
   if (const Json* labels = optional_field(example, map, "labels")) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
-    const auto bad = std::find_if(sample.labels.begin(), sample.labels.end(),
-                                  [](std::int32_t label) { return label < 0 && label != kIgnoredLabel; });
-    if (bad != sample.labels.end()) {
-      throw DataError("", "labels[{}] is {}, which is not a token id or -100", bad - sample.labels.begin(), *bad);
-    }
   }
   if (const Json* mask = optional_field(example, map, "attention_mask")) {
     const auto values = integers_of(*mask, "attention_mask", 0);
@@ -91,13 +344,6 @@ Sample parse_text(const Json& example, const FieldMap& map) {
   return TextSample{{}, string_of(required(example, map, "text"), "text")};
 }
 
-Sample parse_prompt_completion(const Json& example, const FieldMap& map) {
-  const Json& prompt = required(example, map, "prompt");
-  const Json& completion = required(example, map, "completion");
-  if (prompt.is_array() || completion.is_array()) return parse_prompt_completion_chat(example, map);
-  return TextSample{string_of(prompt, "prompt"), string_of(completion, "completion")};
-}
-
 struct Layout {
   DatasetType type;
   std::vector<const char*> keys;  ///< an example with all of these has the layout
@@ -108,7 +354,9 @@ struct Layout {
 const std::array<Layout, 6>& layouts() {
   static const std::array<Layout, 6> table = {{
       {DatasetType::kPretokenized, {"input_ids"}, parse_tokens},
-      {DatasetType::kMessages, {"messages"}, parse_messages},
+      {DatasetType::kMessages,
+       {"messages"},
+       [](const Json& example, const FieldMap& map) -> Sample { return parse_messages(example, map); }},
       {DatasetType::kSharegpt, {"conversations"}, parse_sharegpt},
       {DatasetType::kPromptCompletion, {"prompt", "completion"}, parse_prompt_completion},
       {DatasetType::kAlpaca, {"instruction", "output"}, parse_alpaca},
@@ -148,268 +396,6 @@ bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) 
                   example.empty() ? "none" : key_names(example), known);
 }
 
-using tokenizer::Message;
-
-constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
-
-/// What other tools call our roles. ShareGPT files may use those that are `is_sharegpt`; the others serve advice.
-struct RoleName {
-  std::string_view theirs, ours;
-  bool is_sharegpt = true;
-};
-constexpr std::array<RoleName, 12> kRoleNames = {{{"human", "user"},
-                                                  {"user", "user"},
-                                                  {"gpt", "assistant"},
-                                                  {"assistant", "assistant"},
-                                                  {"system", "system"},
-                                                  {"tool", "tool"},
-                                                  {"observation", "tool"},
-                                                  {"function_response", "tool"},
-                                                  {"bot", "assistant", false},
-                                                  {"model", "assistant", false},
-                                                  {"ai", "assistant", false},
-                                                  {"chatbot", "assistant", false}}};
-
-std::string at(const char* list, std::size_t i, const char* field) {
-  return fmt::format("{}[{}]{}{}", list, i, *field == 0 ? "" : ".", field);
-}
-
-// Rethrows errors from `read` with the message's place in the example in front.
-template <typename Read>
-auto named(const std::string& name, Read read) {
-  try {
-    return read();
-  } catch (const DataError& error) {
-    throw DataError("", "{}: {}", name, error.message());
-  }
-}
-
-// Our role for `theirs` according to field_map: user, assistant, tool or function_call; `theirs` if it is not mapped.
-std::string mapped_role(const std::string& theirs, const FieldMap& map) {
-  for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
-    if (const auto found = map.find(ours); found != map.end() && found->second == theirs) return ours;
-  }
-  return theirs;
-}
-
-bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
-
-// Our role for another tool's name; empty if it is not known.
-std::string our_role_of(const std::string& theirs) {
-  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
-  return found == kRoleNames.end() ? "" : std::string(found->ours);
-}
-
-// `list`: all messages of the example; names all unknown roles together.
-[[noreturn]] void refuse_role(const std::string& field, const Json& list, const FieldMap& map) {
-  std::vector<std::string> unknown, entries;
-  std::set<std::string> named_roles;
-  for (const Json& message : list) {
-    const Json* const role = message.is_object() ? optional_field(message, map, "role") : nullptr;
-    if (role == nullptr || !role->is_string()) continue;
-    const auto name = role->get<std::string>();
-    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours = our_role_of(name);
-    if (is_known_role(mapped_role(name, map)) || std::ranges::count(unknown, shown) > 0) continue;
-    unknown.push_back(shown);
-    if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
-  }
-  throw DataError(
-      "", "{} is an unknown role: {}; known are system, user, assistant and tool. Name yours in field_map: {{{}}}",
-      field, join(unknown), entries.empty() ? "assistant: NAME" : join(entries));
-}
-
-void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
-  sample.messages.push_back(std::move(message));
-  sample.weights.push_back(weight);
-}
-
-const Json& list_of(const Json& value, const char* field) {
-  if (!value.is_array()) wrong_type(field, value, "a list of messages");
-  if (value.empty()) throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
-  return value;
-}
-
-// The example's names for role and content of its messages.
-struct Keys {
-  std::string role, content;
-};
-
-void append(Json& object, const std::string& key, Json value) {
-  // The keys of an example are distinct: skipping ordered_json's search keeps a message with many fields linear.
-  static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
-}
-
-// Appends a field under a key that the template already gets from `taken_by`, unless that is empty. Null is what tables
-// write for a missing value.
-void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
-                   const std::string& place) {
-  if (taken_by.empty()) {
-    append(object, key, value);
-  } else if (!value.is_null()) {
-    throw DataError("", "{} has both \"{}\" and \"{}\", which mean the same; keep one of them", place, key, taken_by);
-  }
-}
-
-// The message as the template gets it: the example's own object with role and content under these names; "" for an
-// object with only these two.
-std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
-  const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
-  if (is_plain && value[keys.content].is_string()) return {};
-  Json object = Json::object();
-  for (const auto& [key, item] : value.items()) {
-    if (key == keys.role) {
-      append(object, "role", role);
-    } else if (key == keys.content) {
-      append(object, "content", item);
-    } else {
-      append_beside(object, key, item, key == "role" ? keys.role : key == "content" ? keys.content : "", place);
-    }
-  }
-  return object.dump();
-}
-
-// A message with tool calls may have no content or null: templates distinguish these from an empty one.
-bool may_lack_content(const Json& value, const std::string& role) {
-  const auto calls = value.find("tool_calls");
-  return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
-}
-
-// `keys` are the example's names for role and content, `content_field` is our name for the latter.
-Message read_message(const Json& value, const FieldMap& map, const Keys& keys, const char* content_field,
-                     std::string role, const std::string& place) {
-  Message message;
-  message.role = std::move(role);
-  if (const Json* content = optional_field(value, map, content_field)) {
-    message.content = string_of(*content, fmt::format("{}.{}", place, content_field));
-  } else if (!may_lack_content(value, message.role)) {
-    named(place, [&] { return std::cref(required(value, map, content_field)); });
-  }
-  message.json = template_json(value, keys, message.role, place);
-  return message;
-}
-
-// One message of `list`.
-Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
-  if (!value.is_object()) wrong_type(place, value, "an object with role and content");
-  const Json& role =
-      named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
-  const std::string ours = mapped_role(string_of(role, place + ".role"), map);
-  if (!is_known_role(ours)) refuse_role(place + ".role", list, map);
-  return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", ours, place);
-}
-
-void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
-  const Json& list = list_of(value, field);
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string place = at(field, i, "");
-    add_turn(sample, parse_message(list[i], map, place, list), turn_weight(list[i], map, place));
-  }
-}
-
-// `field` as JSON text, from a value or from a string that holds JSON.
-std::string json_text(const Json& example, const FieldMap& map, const char* field, bool is_list) {
-  const Json* value = optional_field(example, map, field);
-  if (value == nullptr) return {};
-  // Tables write "" for "no tools".
-  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
-  const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
-  if (is_list ? !parsed.is_array() : !parsed.is_object()) {
-    wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
-  }
-  return parsed.empty() ? std::string() : parsed.dump();
-}
-
-ChatSample with_template_fields(ChatSample sample, const Json& example, const FieldMap& map) {
-  sample.tools_json = json_text(example, map, "tools", true);
-  sample.kwargs_json = json_text(example, map, "chat_template_kwargs", false);
-  return sample;
-}
-
-void add_system(ChatSample& sample, const Json& example, const FieldMap& map) {
-  if (const Json* system = optional_field(example, map, "system")) {
-    if (const std::string& content = string_of(*system, "system"); !content.empty()) {
-      add_turn(sample, {"system", content});
-    }
-  }
-}
-
-std::string sharegpt_role(const std::string& theirs, const std::string& field) {
-  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
-  if (found != kRoleNames.end() && found->is_sharegpt) return std::string(found->ours);
-  throw DataError("", field + " is \"" + printable(theirs, 40) +
-                          "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation. "
-                          "field_map: {user: NAME} names another");
-}
-
-[[noreturn]] void refuse_call(const std::string& field, const std::string& value, const std::string& reason) {
-  throw DataError("", field + " of function_call is \"" + printable(value, 60) + "\": " + reason +
-                          "; expected JSON {\"name\": ..., \"arguments\": {...}}, or a list of these");
-}
-
-// One entry of tool_calls, or an error.
-Json tool_call(const Json& call, const std::string& field, const std::string& value) {
-  if (!call.is_object()) {
-    refuse_call(field, value, "a call is " + std::string(call.type_name()));
-  }
-  if (!call.contains("name") || !call["name"].is_string()) {
-    refuse_call(field, value, "a call has no name, or one that is not a string");
-  }
-  if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
-    refuse_call(field, value, "a call has no arguments, or they are not an object");
-  }
-  if (call.size() != 2) {
-    refuse_call(field, value, "a call has fields other than name and arguments");
-  }
-  return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
-}
-
-// The message for a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
-// ShareGPT examples: an assistant message with empty content and tool_calls.
-Json function_call_message(const std::string& value, const std::string& field) {
-  JsonExample parsed = parse_json_value(value);
-  if (parsed.problem) {
-    refuse_call(field, value, parsed.problem->message);
-  }
-  Json& calls = parsed.value;
-  if (!calls.is_array()) {
-    calls = Json::array({calls});
-  }
-  if (calls.empty()) {
-    refuse_call(field, value, "it has no call");
-  }
-  Json tool_calls = Json::array();
-  for (const Json& call : calls) {
-    tool_calls.push_back(tool_call(call, field, value));
-  }
-  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(tool_calls)}};
-}
-
-Message parse_function_call(const Json& value, const Keys& keys, const std::string& text, const std::string& place) {
-  Json message = named(place, [&] { return function_call_message(text, keys.content); });
-  for (const auto& [key, item] : value.items()) {
-    if (key == keys.role || key == keys.content) continue;
-    const bool is_taken = key == "role" || key == "content" || key == "tool_calls";
-    append_beside(message, key, item, is_taken ? (key == "role" ? keys.role : keys.content) : "", place);
-  }
-  return {"assistant", "", message.dump()};
-}
-
-Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std::string& place) {
-  const bool has_our_names =
-      optional_field(value, map, "from") == nullptr && optional_field(value, map, "role") != nullptr;
-  const char* from = has_our_names ? "role" : "from";
-  const char* text_field = has_our_names ? "content" : "value";
-  const Keys keys = {name_in(map, from), name_in(map, text_field)};
-  const std::string speaker =
-      mapped_role(named(place, [&] { return string_of(required(value, map, from), from); }), map);
-  if (speaker == "function_call") {
-    const std::string text = named(place, [&] { return string_of(required(value, map, text_field), text_field); });
-    return parse_function_call(value, keys, text, place);
-  }
-  std::string role = named(place, [&] { return sharegpt_role(speaker, from); });
-  return read_message(value, map, keys, text_field, std::move(role), place);
-}
-
 }  // namespace
 
 Detection detect_layout(const Json& example, const FieldMap& field_map) {
@@ -423,9 +409,7 @@ Detection detect_layout(const Json& example, const FieldMap& field_map) {
       others.push_back(to_string(layout.type));
     }
   }
-  if (found.type == DatasetType::kAuto) {
-    no_layout(example);
-  }
+  if (found.type == DatasetType::kAuto) no_layout(example);
   if (!others.empty()) {
     found.reason += fmt::format("; its keys would also fit {}: set `type` to choose", join(others, " and "));
   }
@@ -472,61 +456,10 @@ Sample parse_example(const Json& example, DatasetType type, const FieldMap& fiel
   throw ShapeError("parse_row", "type auto has no parser");
 }
 
-Sample parse_messages(const Json& example, const FieldMap& map, const char* field) {
+ChatSample parse_messages(const Json& example, const FieldMap& map, const char* field) {
   ChatSample sample;
   if (map.contains("system")) add_system(sample, example, map);
   parse_list(required(example, map, field), map, field, sample);
-  return with_template_fields(std::move(sample), example, map);
-}
-
-Sample parse_prompt_completion_chat(const Json& example, const FieldMap& map) {
-  const Json& prompt = required(example, map, "prompt");
-  const Json& completion = required(example, map, "completion");
-  if (prompt.is_array() != completion.is_array()) {
-    throw DataError("", "prompt is {}, completion {}; both must be strings, or both lists of messages",
-                    prompt.type_name(), completion.type_name());
-  }
-  ChatSample sample;
-  parse_list(prompt, map, "prompt", sample);
-  sample.num_prompt_messages = sample.messages.size();
-  parse_list(completion, map, "completion", sample);
-  return with_template_fields(std::move(sample), example, map);
-}
-
-Sample parse_sharegpt(const Json& example, const FieldMap& map) {
-  ChatSample sample;
-  add_system(sample, example, map);
-  const Json& list = list_of(required(example, map, "conversations"), "conversations");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string place = at("conversations", i, "");
-    if (!list[i].is_object()) wrong_type(place, list[i], "an object with from and value");
-    add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_weight(list[i], map, place));
-  }
-  return with_template_fields(std::move(sample), example, map);
-}
-
-Sample parse_alpaca(const Json& example, const FieldMap& map) {
-  ChatSample sample;
-  add_system(sample, example, map);
-  if (const Json* history = optional_field(example, map, "history")) {
-    if (!history->is_array()) wrong_type("history", *history, "a list of [user, assistant] pairs");
-    for (std::size_t i = 0; i < history->size(); ++i) {
-      const Json& pair = (*history)[i];
-      if (!pair.is_array() || pair.size() != 2) wrong_type(at("history", i, ""), pair, "a pair [user, assistant]");
-      add_turn(sample, {"user", string_of(pair[0], at("history", i, "") + "[0]")});
-      add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
-    }
-  }
-  Message question = {"user", string_of(required(example, map, "instruction"), "instruction")};
-  if (const Json* input = optional_field(example, map, "input")) {
-    const std::string& text = string_of(*input, "input");
-    if (!text.empty()) {
-      question.content += (question.content.empty() ? "" : "\n") + text;
-      question.json = Json({{"role", "user"}, {"content", question.content}, {"input", text}}).dump();
-    }
-  }
-  add_turn(sample, std::move(question));
-  add_turn(sample, {"assistant", string_of(required(example, map, "output"), "output")});
   return with_template_fields(std::move(sample), example, map);
 }
 

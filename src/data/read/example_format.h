@@ -56,22 +56,10 @@ Sample parse_example(const Json& example, DatasetType type, const FieldMap& fiel
 /// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template
 /// gets each message as in the example; train and weight also set the weight of its tokens (turn_weight). `field` may
 /// be another one that holds such a list.
-Sample parse_messages(const Json& example, const FieldMap& map, const char* field);
-inline Sample parse_messages(const Json& example, const FieldMap& map) {
-  return parse_messages(example, map, "messages");
-}
+ChatSample parse_messages(const Json& example, const FieldMap& map, const char* field = "messages");
 
-/// prompt and completion as lists of messages.
-Sample parse_prompt_completion_chat(const Json& example, const FieldMap& map);
-
-/// conversations: [{from, value}] with human, gpt, function_call, observation and system (or our roles), train and
-/// weight as above; a `system` column comes first.
-Sample parse_sharegpt(const Json& example, const FieldMap& map);
-
-/// Makes chat turns from instruction, input, output, system, history [[user, assistant], ...]: user = instruction LF
-/// input. A template also gets `input`, so that it can put its own text between them.
-Sample parse_alpaca(const Json& example, const FieldMap& map);
-/// True if `message`, as passed to a template, has that `input`, which is not part of the message itself.
+/// True if `message`, as passed to a template, has the field `input` of an alpaca example, which is not part of the
+/// message itself.
 bool has_alpaca_input(const Json& message);
 
 }  // namespace lora_train::data

@@ -209,7 +209,6 @@ class ArrayReader : public ExampleReader {
     broken_ = parse_json_array(text_, [&](JsonExample&& example) {
       example.value = nullptr;
       examples_.push_back(std::move(example));
-      return true;
     });
   }
 

@@ -64,7 +64,7 @@ enum class Root { kRow, kRows, kValue };
 
 class ExampleBuilder {
  public:
-  using OnExample = std::function<bool(JsonExample&&)>;
+  using OnExample = std::function<void(JsonExample&&)>;
 
   ExampleBuilder(std::string_view text, Root root, const OnExample& on_example)
       : begin_(text.data()), consumed_(text.data()), root_(root), on_example_(on_example) {}
@@ -74,16 +74,14 @@ class ExampleBuilder {
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
   /// Problem of the last example read.
   const std::optional<JsonProblem>& example_problem() const { return example_.problem; }
-  bool was_stopped() const { return was_stopped_; }
 
   // nlohmann's SAX interface; false ends the parse.
   bool null() { return scalar(nullptr); }
   bool boolean(bool value) { return scalar(value); }
   bool number_integer(Json::number_integer_t value) { return scalar(value); }
-  bool number_unsigned(Json::number_unsigned_t value) { return value > INT64_MAX ? unrepresentable() : scalar(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return scalar(value, value <= INT64_MAX); }
   bool number_float(Json::number_float_t value, const std::string& text) {
-    const bool is_integer = text.find_first_of(".eE") == std::string::npos;
-    return is_integer ? unrepresentable() : scalar(value);
+    return scalar(value, text.find_first_of(".eE") != std::string::npos);
   }
   bool string(std::string& value) { return scalar(std::move(value)); }
   bool binary(Json::binary_t&) { return false; }
@@ -100,13 +98,13 @@ class ExampleBuilder {
   bool end_array() { return depth_ == 0 ? true : close(); }
 
   bool key(std::string& name) {
-    if (!example_.problem) {
-      if (!keys_.back().insert(name).second) {
-        fail(fmt::format("duplicate key \"{}\"; an object has each key once", name.substr(0, 60)));
-      } else if (keys_.back().size() > kMaxJsonFields) {
-        fail("an object with more than 10,000 fields");
-      }
-      key_.back() = std::move(name);
+    if (example_.problem) return true;
+    Level& level = open_.back();
+    level.key = name;
+    if (!level.keys.insert(std::move(name)).second) {
+      fail(fmt::format("duplicate key \"{}\"; an object has each key once", level.key.substr(0, 60)));
+    } else if (level.keys.size() > kMaxJsonFields) {
+      fail("an object with more than 10,000 fields");
     }
     return true;
   }
@@ -119,22 +117,19 @@ class ExampleBuilder {
   }
 
  private:
+  // An open container.
+  struct Level {
+    Json* value;
+    std::unordered_set<std::string> keys = {};  // keys seen
+    std::string key = {};                       // the last one
+  };
+
+  std::size_t last_byte() const { return position() == 0 ? 0 : position() - 1; }
+
   void fail(std::string message) {
-    example_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
+    example_.problem = JsonProblem{last_byte(), std::move(message)};
     example_.value = nullptr;
     open_.clear();
-  }
-
-  // An integer that the chat template would write differently.
-  bool unrepresentable() {
-    if (depth_ == 0 && root_ != Root::kValue) return scalar(0);
-    if (depth_ == 0) {
-      begin_row();
-    }
-    if (!example_.problem) {
-      fail("an integer beyond 64 bits; write it as a string");
-    }
-    return depth_ == 0 ? end_row() : true;
   }
 
   // Destination of the next value: the example itself, the open array, or the open object under its last key.
@@ -143,31 +138,29 @@ class ExampleBuilder {
       example_.value = std::move(value);
       return &example_.value;
     }
-    Json& parent = *open_.back();
+    Json& parent = *open_.back().value;
     if (parent.is_array()) {
       parent.push_back(std::move(value));
       return &parent.back();
     }
     // The key is new: push_back avoids ordered_json's search through all keys.
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
-    members.emplace_back(std::move(key_.back()), std::move(value));
+    members.emplace_back(std::move(open_.back().key), std::move(value));
     return &members.back().second;
   }
 
-  bool scalar(Json&& value) {
-    if (depth_ == 0) {
-      begin_row();
-      if (root_ == Root::kValue) {
-        place(std::move(value));
-      } else {
-        fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
-      }
-      return end_row();
-    }
+  // is_exact: false for an integer that the chat template would write differently.
+  bool scalar(Json&& value, bool is_exact = true) {
+    if (depth_ == 0) begin_row();
     check_size();
-    if (!example_.problem) {
+    if (depth_ == 0 && root_ != Root::kValue) {
+      fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
+    } else if (!example_.problem && !is_exact) {
+      fail("an integer beyond 64 bits; write it as a string");
+    } else if (!example_.problem) {
       place(std::move(value));
     }
+    if (depth_ == 0) end_row();
     return true;
   }
 
@@ -182,31 +175,21 @@ class ExampleBuilder {
     if (++depth_ > kMaxJsonDepth && !example_.problem) {
       fail(fmt::format("nested deeper than {} levels", kMaxJsonDepth));
     }
-    if (!example_.problem) {
-      open_.push_back(place(std::move(empty)));
-      keys_.resize(open_.size());
-      keys_.back().clear();
-      key_.resize(open_.size());
-    }
+    if (!example_.problem) open_.push_back({place(std::move(empty))});
     return true;
   }
 
   bool close() {
     check_size();
-    if (!example_.problem) {
-      open_.pop_back();
-      keys_.pop_back();
-      key_.pop_back();
-    }
-    return --depth_ == 0 ? end_row() : true;
+    if (!example_.problem) open_.pop_back();
+    if (--depth_ == 0) end_row();
+    return true;
   }
 
   void begin_row() {
     example_ = JsonExample{};
-    example_.offset = position() == 0 ? 0 : position() - 1;
+    example_.offset = last_byte();
     open_.clear();
-    keys_.clear();
-    key_.clear();
   }
 
   void check_size() {
@@ -215,11 +198,9 @@ class ExampleBuilder {
     }
   }
 
-  bool end_row() {
+  void end_row() {
     example_.end = position();
-    const bool go_on = on_example_(std::move(example_));
-    was_stopped_ = !go_on;
-    return go_on;
+    on_example_(std::move(example_));
   }
 
   const char* begin_;
@@ -227,12 +208,9 @@ class ExampleBuilder {
   Root root_;
   const OnExample& on_example_;
   bool is_in_root_ = false;
-  bool was_stopped_ = false;
   int depth_ = 0;
   JsonExample example_;
-  std::vector<Json*> open_;                            // open containers, the example first
-  std::vector<std::unordered_set<std::string>> keys_;  // keys seen in each
-  std::vector<std::string> key_;                       // last key of each
+  std::vector<Level> open_;  // the example first
   std::optional<JsonProblem> syntax_problem_;
 };
 
@@ -252,7 +230,6 @@ std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder)
   const CountingIterator first(text.data(), builder.consumed());
   const CountingIterator last(text.data() + text.size(), builder.consumed());
   const bool is_good = Json::sax_parse(first, last, &builder);
-  if (builder.was_stopped()) return std::nullopt;
   if (!is_good) {
     const JsonProblem& problem = *builder.syntax_problem();
     return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
@@ -266,10 +243,7 @@ std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder)
 
 JsonExample parse_one(std::string_view text, Root root) {
   JsonExample found;
-  const std::function<bool(JsonExample &&)> keep = [&](JsonExample&& example) {
-    found = std::move(example);
-    return true;
-  };
+  const ExampleBuilder::OnExample keep = [&](JsonExample&& example) { found = std::move(example); };
   ExampleBuilder builder(text, root, keep);
   if (auto problem = parse(text, builder)) {
     // Users should fix the earliest problem first.
@@ -297,7 +271,7 @@ JsonExample parse_json_example(std::string_view text) { return parse_one(text, R
 JsonExample parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
 
 std::optional<JsonProblem> parse_json_array(std::string_view text,
-                                            const std::function<bool(JsonExample&&)>& on_example) {
+                                            const std::function<void(JsonExample&&)>& on_example) {
   ExampleBuilder builder(text, Root::kRows, on_example);
   return parse(text, builder);
 }

@@ -41,9 +41,9 @@ JsonExample parse_json_value(std::string_view text);
 
 /// Parses `text` as one array and passes on its elements one by one; at most one is in memory. An element that is not
 /// an object, is too deep or too long, or has a duplicate key is passed on as a problem, and parsing continues; invalid
-/// JSON ends the parse and is returned. on_example returns false to stop early.
+/// JSON ends the parse and is returned.
 std::optional<JsonProblem> parse_json_array(std::string_view text,
-                                            const std::function<bool(JsonExample&&)>& on_example);
+                                            const std::function<void(JsonExample&&)>& on_example);
 
 /// Our field name -> the name in the file; a field that is not listed keeps our name.
 using FieldMap = std::map<std::string, std::string>;

@@ -329,13 +329,17 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
   const std::pair<const char*, const char*> cases[] = {
       {"f 1", "invalid JSON"},
       {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
-      {R"(5)", "a call is number"},
-      {R"([])", "it has no call"},
-      {R"({\"arguments\": {}})", "no name"},
-      {R"({\"name\": 1, \"arguments\": {}})", "no name"},
-      {R"({\"name\": \"f\"})", "no arguments"},
-      {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
-      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "fields other than name and arguments"}};
+      {R"(5)", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"([])", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"({\"arguments\": {}})",
+       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"({\"name\": 1, \"arguments\": {}})",
+       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"({\"name\": \"f\"})", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"({\"name\": \"f\", \"arguments\": [1]})",
+       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
+      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})",
+       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"}};
   for (const auto& [value, message] : cases) {
     const std::string example =
         std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
