@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <set>
 #include <span>
 #include <tuple>
@@ -62,9 +61,8 @@ std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
 
 // Refuses a weight on a turn that the template does not locate in the text.
 void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
-  const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
-    if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
+    if (is_weighted(chat, i) && std::ranges::count(rendered.span_message, static_cast<int>(i)) == 0) {
       throw DataError("",
                       "message {} is marked {}, but the chat template does not show where it is in the text; set "
                       "loss_on: assistant",
@@ -73,12 +71,12 @@ void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendere
   }
 }
 
-// The turns with this weight.
-std::vector<ByteRange> spans_of_weight(const ChatSample& chat, const tokenizer::RenderedChat& rendered, float weight) {
+// The spans of the turns whose message `is_chosen` accepts; SIZE_MAX if the template does not show whose turn it is.
+template <class IsChosen>
+std::vector<ByteRange> spans_where(const tokenizer::RenderedChat& rendered, const IsChosen& is_chosen) {
   std::vector<ByteRange> spans;
   for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
-    const int owner = rendered.span_message[i];
-    if (owner >= 0 && weight_of(chat, static_cast<std::size_t>(owner)) == weight) spans.push_back(rendered.spans[i]);
+    if (is_chosen(static_cast<std::size_t>(rendered.span_message[i]))) spans.push_back(rendered.spans[i]);
   }
   return spans;
 }
@@ -93,7 +91,8 @@ std::vector<float> token_weights(const ChatSample& chat, const tokenizer::Render
   }
   std::vector<float> weights;
   for (const float value : values) {
-    const auto is_inside = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, value));
+    const auto is_inside = tokenizer::trained_tokens(
+        offsets, spans_where(rendered, [&](std::size_t message) { return weight_of(chat, message) == value; }));
     for (std::size_t i = 0; i < labels.size(); ++i) {
       if (is_inside[i] == 0 || labels[i] == kIgnoredLabel) continue;
       if (weights.empty()) {
@@ -108,30 +107,14 @@ std::vector<float> token_weights(const ChatSample& chat, const tokenizer::Render
 
 // Refuses a choice of turns if the template does not show which turn is whose.
 void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
-  bool has_weights = false;
-  for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
   const bool is_part =
-      has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
-  if (is_part &&
-      std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
+      std::ranges::any_of(chat.weights, [](std::optional<float> weight) { return weight.value_or(1) != 1; }) ||
+      loss_on == LossOn::kLast || (loss_on != LossOn::kAll && chat.num_prompt_messages > 0);
+  if (is_part && std::ranges::count(rendered.span_message, -1) > 0) {
     throw DataError("",
                     "the chat template's {% generation %} does not show whose turn it is, so training only some turns "
                     "is impossible; set loss_on: assistant, and remove train and weight from all turns");
   }
-}
-
-// The spans of the turns that loss_on trains and the example does not exclude.
-std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
-  const std::size_t first = first_trained(chat, loss_on);
-  std::vector<ByteRange> spans;
-  for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
-    const auto message = static_cast<std::size_t>(std::max(rendered.span_message[i], 0));
-    const bool is_anyones = rendered.span_message[i] < 0;
-    if (is_anyones || (message >= first && !is_skipped(chat, message))) {
-      spans.push_back(rendered.spans[i]);
-    }
-  }
-  return spans;
 }
 
 // Per token, 1 if trained. Under `all`, a token that overlaps a skipped turn is not.
@@ -139,11 +122,16 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
   check_weights(chat, loss_on);
   check_turns_are_told(chat, rendered, loss_on);
-  if (loss_on != LossOn::kAll) return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
+  if (loss_on != LossOn::kAll) {
+    const std::size_t first = first_trained(chat, loss_on);
+    const auto is_chosen = [&](std::size_t message) { return message >= first && !is_skipped(chat, message); };
+    return tokenizer::trained_tokens(offsets, spans_where(rendered, is_chosen));
+  }
   const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
   auto is_trained = tokenizer::trained_tokens(offsets, whole);
   check_places(chat, rendered);
-  const auto is_left_out = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, 0));
+  const auto is_left_out = tokenizer::trained_tokens(
+      offsets, spans_where(rendered, [&](std::size_t message) { return is_skipped(chat, message); }));
   for (std::size_t i = 0; i < is_trained.size(); ++i) {
     is_trained[i] = is_trained[i] != 0 && is_left_out[i] == 0 ? 1 : 0;
   }
@@ -255,11 +243,6 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
   }
 }
 
-[[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
-  throw ConfigError("loss_on", "`{}` does not apply to {} examples; expected one of: {}", to_string(loss_on),
-                    to_string(type), possible);
-}
-
 [[noreturn]] void refuse_without_template(const std::string& what) {
   throw FormatError("chat_template", what +
                                          " need a chat template, and the model folder has none; set chat_template to "
@@ -273,8 +256,6 @@ void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector
               describe(rendered.omissions.front(), messages));
 }
 
-constexpr std::string_view kIdMark = "token_id:";
-
 /// The token that the teacher chose, and the candidates it considered, including that one.
 struct TeacherToken {
   std::int32_t id = SoftLabels::kNone;
@@ -287,17 +268,6 @@ struct TeacherToken {
   }
 };
 
-std::int32_t id_of_number(std::int64_t id, const TeacherVocabulary& vocabulary) {
-  return id >= 0 && id < vocabulary.vocab_size() ? static_cast<std::int32_t>(id) : SoftLabels::kNone;
-}
-
-std::int32_t id_of_text(const std::string& text, const TeacherVocabulary& vocabulary) {
-  if (!text.starts_with(kIdMark)) return vocabulary.id_of_text(text);
-  std::int64_t id = -1;
-  std::from_chars(text.data() + kIdMark.size(), text.data() + text.size(), id);
-  return id_of_number(id, vocabulary);
-}
-
 float log_prob_of(const Json& value, const std::string& place) {
   if (!value.is_number()) wrong_type(place, value, "a number");
   return value.get<float>();
@@ -308,8 +278,8 @@ std::pair<std::int32_t, float> read_token(const Json& entry, const std::string& 
   if (!entry.is_object()) wrong_type(place, entry, "an object with token and logprob");
   const float log_prob = log_prob_of(entry.value("logprob", Json()), place + ".logprob");
   if (entry.contains("id") && entry["id"].is_number_integer())
-    return {id_of_number(entry["id"].get<std::int64_t>(), vocabulary), log_prob};
-  return {id_of_text(string_of(entry.value("token", Json()), place + ".token"), vocabulary), log_prob};
+    return {vocabulary.id_of_number(entry["id"].get<std::int64_t>()), log_prob};
+  return {vocabulary.id_of_text(string_of(entry.value("token", Json()), place + ".token")), log_prob};
 }
 
 /// The format for chats.
@@ -340,11 +310,11 @@ std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary&
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::string place = fmt::format("[{}]", i);
-    TeacherToken token{id_of_text(string_of(texts[i], "logprobs.tokens" + place), vocabulary)};
+    TeacherToken token{vocabulary.id_of_text(string_of(texts[i], "logprobs.tokens" + place))};
     if (!values[i].is_null()) token.add(token.id, log_prob_of(values[i], "logprobs.token_logprobs" + place));
     if (tops.is_array() && i < tops.size() && tops[i].is_object()) {
       for (const auto& [text, value] : tops[i].items())
-        token.add(id_of_text(text, vocabulary), log_prob_of(value, "logprobs.top_logprobs" + place));
+        token.add(vocabulary.id_of_text(text), log_prob_of(value, "logprobs.top_logprobs" + place));
     }
     tokens.push_back(std::move(token));
   }
@@ -366,15 +336,10 @@ bool is_chat(DatasetType type) {
 
 void check_loss_on(DatasetType type, const EncodeOptions& options) {
   const LossOn loss_on = options.loss_on;
-  const bool is_free = loss_on == LossOn::kAuto || loss_on == LossOn::kAll;
-  if (is_chat(type) && loss_on == LossOn::kCompletion) {
-    refuse_loss_on(type, loss_on, "auto, assistant, last, all");
-  }
-  if (type == DatasetType::kText && !is_free) {
-    refuse_loss_on(type, loss_on, "auto, all");
-  }
-  if (type == DatasetType::kPretokenized && !is_free) {
-    refuse_loss_on(type, loss_on, "auto (the examples' own labels), all");
+  const bool is_free = loss_on == LossOn::kAuto || loss_on == LossOn::kAll || type == DatasetType::kPromptCompletion;
+  if (is_chat(type) ? loss_on == LossOn::kCompletion : !is_free) {
+    throw ConfigError("loss_on", "`{}` does not apply to {} examples; expected one of: auto, {}all", to_string(loss_on),
+                      to_string(type), is_chat(type) ? "assistant, last, " : "");
   }
   if (type != DatasetType::kPretokenized && options.tokenizer == nullptr) {
     throw FormatError("tokenizer", to_string(type) + " examples need a tokenizer, and the model folder has none");
@@ -464,7 +429,14 @@ TeacherVocabulary::TeacherVocabulary(const tokenizer::Tokenizer* tokenizer, std:
   }
 }
 
+std::int32_t TeacherVocabulary::id_of_number(std::int64_t id) const {
+  return id >= 0 && id < vocab_size_ ? static_cast<std::int32_t>(id) : SoftLabels::kNone;
+}
+
 std::int32_t TeacherVocabulary::id_of_text(const std::string& text) const {
+  constexpr std::string_view kIdMark = "token_id:";
+  if (text.starts_with(kIdMark))
+    return id_of_number(whole_number<std::int64_t>(std::string_view(text).substr(kIdMark.size())).value_or(-1));
   const auto found = id_of_text_.find(text);
   return found == id_of_text_.end() ? SoftLabels::kNone : found->second;
 }

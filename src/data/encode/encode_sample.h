@@ -78,9 +78,9 @@ class TeacherVocabulary {
   /// Decodes every token once. Without a tokenizer, only understands ids, below `vocab_size`.
   TeacherVocabulary(const tokenizer::Tokenizer* tokenizer, std::int64_t vocab_size);
 
-  /// SoftLabels::kNone if no token or several tokens have this text.
+  /// SoftLabels::kNone if there is no such token, or several have this text. "token_id:17" names an id.
+  std::int32_t id_of_number(std::int64_t id) const;
   std::int32_t id_of_text(const std::string& text) const;
-  std::int64_t vocab_size() const { return vocab_size_; }
 
  private:
   std::int64_t vocab_size_;
