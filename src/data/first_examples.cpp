@@ -19,24 +19,6 @@ namespace {
 
 constexpr std::int64_t kMostExamples = 20;
 
-/// Throws DataError, with its place, for a bad example.
-void look_at(const RawExample& example, const DatasetSpec& spec, const FirstExamplesOptions& options,
-             FirstExamples& found) {
-  use_example(example, [&](const Json& value) {
-    if (found.type == DatasetType::kAuto) {
-      Detection detection = detect_layout(value, spec.field_map);
-      found.type = detection.type;
-      found.reason = std::move(detection.reason);
-    }
-    if (spec.type == DatasetType::kAuto) check_same_layout(value, found.type, spec.field_map);
-    const Sample sample = parse_example(value, found.type, spec.field_map);
-    if (!options.is_model_known) return;
-    const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
-    check_loss_on(found.type, encode);
-    encode_sample(sample, encode);
-  });
-}
-
 bool is_short_line(const std::string& text) {
   constexpr std::size_t kMostChars = 80;
   const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
@@ -80,17 +62,14 @@ void look_at_blocks(const std::filesystem::path& file, const std::function<bool(
   }
 }
 
-/// The good examples among the first ones.
+/// The first good examples.
 std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size_t most_examples) {
   std::vector<Json> examples;
-  std::size_t num_read = 0;
   look_at_blocks(file, [&](ExampleBlock&& block) {
-    if (block.examples.size() > most_examples - num_read) block.examples.resize(most_examples - num_read);
-    num_read += block.examples.size();
     for (RawExample& example : parse_examples(std::move(block))) {
-      if (!example.is_bad) examples.push_back(std::move(example.value));
+      if (!example.is_bad && examples.size() < most_examples) examples.push_back(std::move(example.value));
     }
-    return num_read < most_examples;
+    return examples.size() < most_examples;
   });
   return examples;
 }
@@ -100,12 +79,25 @@ std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size
 FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
   check_field_map(spec.field_map);
   FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
+  const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
+  const auto look_at = [&](const Json& value) {
+    if (found.type == DatasetType::kAuto) {
+      Detection layout = detect_layout(value, spec.field_map);
+      found.type = layout.type;
+      found.reason = std::move(layout.reason);
+    }
+    if (spec.type == DatasetType::kAuto) check_same_layout(value, found.type, spec.field_map);
+    const Sample sample = parse_example(value, found.type, spec.field_map);
+    if (!options.is_model_known) return;
+    check_loss_on(found.type, encode);
+    encode_sample(sample, encode);
+  };
   std::optional<DataError> first_error;
   bool has_good_example = false;
   for_each_example(dataset_files(spec, options.use).front(), [&](RawExample&& example) {
     ++found.num_examples;
     try {
-      look_at(example, spec, options, found);
+      use_example(example, look_at);
       has_good_example = true;
     } catch (const DataError& error) {
       if (options.on_bad_row == OnBadRow::kError) throw;

@@ -65,13 +65,10 @@ ChatSample question_of_example(const Json& example, const tokenizer::ChatTemplat
 }
 
 void read_all(const std::string& file, const std::function<void(const Json&, const std::string& source)>& add) {
-  bool is_empty = true;
   for_each_example(file, [&](RawExample&& example) {
     use_example(example, [&](const Json& value) { add(value, example.where); });
-    is_empty = false;
     return true;
   });
-  if (is_empty) throw DataError(file, "has no prompts; expected one line of JSON per prompt: {\"prompt\": \"...\"}");
 }
 
 }  // namespace
