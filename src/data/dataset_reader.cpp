@@ -83,16 +83,10 @@ std::string hash_of(const std::vector<std::string>& files) {
   return hash128_hex(hashes);
 }
 
-std::vector<std::string> file_names(const DatasetSpec& spec, DatasetUse use) {
-  std::vector<std::string> names;
-  for (const auto& file : dataset_files(spec, use)) names.push_back(file.string());
-  return names;
-}
-
 class DatasetReader {
  public:
   DatasetReader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
-      : spec_(spec), key_(key), options_(options), cache_(cache), files_(file_names(spec, options.use)) {}
+      : spec_(spec), key_(key), options_(options), cache_(cache), files_(dataset_files(spec, options.use)) {}
 
   LoadedDataset load() {
     const std::string state = state_of(files_);
@@ -106,6 +100,7 @@ class DatasetReader {
     }
     if (table != nullptr) {
       use_metadata(*table);
+      announce_layout();
       log_debug("{}from the token cache {}", name(), table->path().string());
     } else {
       table = build(cache_key);
@@ -122,7 +117,7 @@ class DatasetReader {
              format_count(table->num_tokens()), format_count(num_supervised_),
              spec_.max_samples ? fmt::format("; max_samples: {}", *spec_.max_samples) : "",
              spec_.weight == 1 ? "" : fmt::format("; weight {:g}", spec_.weight));
-    return {type_, std::move(table), files_, ledger_, fingerprint_};
+    return {layout_.type, std::move(table), files_, ledger_, fingerprint_};
   }
 
  private:
@@ -170,28 +165,25 @@ class DatasetReader {
 
   // The first good example decides. If none is good, take() reports each error.
   void decide_layout() {
-    type_ = spec_.type;
-    std::string reason = "type: " + to_string(spec_.type);
-    for (std::size_t i = 0; i < files_.size() && type_ == DatasetType::kAuto; ++i) {
-      for_each_example(files_[i],
-                       [&](RawExample&& example) { return example.is_bad || !detect(example.value, reason); });
-    }
-    if (type_ != DatasetType::kAuto) {
-      check_loss_on(type_, options_.encode);
-      log_info("{}{} ({}); loss on {}", name(), to_string(type_), reason,
-               describe_loss(type_, options_.encode.loss_on));
-    }
+    layout_ = {spec_.type, "type: " + to_string(spec_.type)};
+    const auto decide = [&](RawExample&& example) {
+      try {
+        if (!example.is_bad) layout_ = detect_layout(example.value, spec_.field_map);
+      } catch (const DataError&) {
+      }
+      return layout_.type == DatasetType::kAuto;
+    };
+    for (std::size_t i = 0; i < files_.size() && layout_.type == DatasetType::kAuto; ++i)
+      for_each_example(files_[i], decide);
+    announce_layout();
   }
 
-  bool detect(const Json& example, std::string& reason) {
-    try {
-      Detection found = detect_layout(example, spec_.field_map);
-      type_ = found.type;
-      reason = std::move(found.reason);
-      return true;
-    } catch (const DataError&) {
-      return false;
-    }
+  void announce_layout() const {
+    if (layout_.type == DatasetType::kAuto) return;
+    check_loss_on(layout_.type, options_.encode);
+    log_info("{}{}{}; loss on {}", name(), to_string(layout_.type),
+             layout_.reason.empty() ? "" : fmt::format(" ({})", layout_.reason),
+             describe_loss(layout_.type, options_.encode.loss_on));
   }
 
   EncodedBlock encode(FileBlock&& block) const {
@@ -212,7 +204,8 @@ class DatasetReader {
   void encode(EncodedExample& example) const {
     const Json& value = example.raw.value;
     try {
-      const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
+      const DatasetType type =
+          layout_.type == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : layout_.type;
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
       example.sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
@@ -274,7 +267,7 @@ class DatasetReader {
       entries.push_back(
           {static_cast<int>(entry.reason), entry.count, entry.first_source, entry.first_message, entry.more_sources});
     }
-    const nlohmann::json all = {{"type", static_cast<int>(type_)},
+    const nlohmann::json all = {{"type", static_cast<int>(layout_.type)},
                                 {"num_supervised", num_supervised_},
                                 {"total", ledger_.total},
                                 {"entries", entries}};
@@ -283,17 +276,13 @@ class DatasetReader {
 
   void use_metadata(const TokenTable& table) {
     const auto all = nlohmann::json::parse(table.metadata());
-    type_ = static_cast<DatasetType>(all["type"].get<int>());
+    layout_.type = static_cast<DatasetType>(all["type"].get<int>());
     num_supervised_ = all["num_supervised"].get<std::int64_t>();
     ledger_.total = all["total"].get<std::int64_t>();
     for (const auto& entry : all["entries"]) {
       ledger_.entries.push_back({static_cast<LedgerReason>(entry[0].get<int>()), entry[1].get<std::int64_t>(),
                                  entry[2].get<std::string>(), entry[3].get<std::string>(),
                                  entry[4].get<std::vector<std::string>>()});
-    }
-    if (type_ != DatasetType::kAuto) {
-      check_loss_on(type_, options_.encode);
-      log_info("{}{}; loss on {}", name(), to_string(type_), describe_loss(type_, options_.encode.loss_on));
     }
   }
 
@@ -302,7 +291,7 @@ class DatasetReader {
   const LoadOptions& options_;
   const TokenCache& cache_;
   std::vector<std::string> files_;
-  DatasetType type_ = DatasetType::kAuto;
+  Detection layout_;
   Ledger ledger_;
   std::string fingerprint_;
   std::int64_t num_supervised_ = 0;
@@ -320,7 +309,7 @@ std::string date_of(const tokenizer::ChatTemplate& chat_template) {
   return text;
 }
 
-std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { return hash_of(file_names(spec, use)); }
+std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { return hash_of(dataset_files(spec, use)); }
 
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache) {

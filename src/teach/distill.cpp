@@ -85,7 +85,7 @@ std::vector<data::ChatQuestion> read_all(const std::vector<DatasetSpec>& specs, 
   for (const DatasetSpec& spec : specs) {
     const std::size_t begin = all.size();
     for (const auto& file : data::dataset_files(spec, use)) {
-      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), prompt_template);
+      std::vector<data::ChatQuestion> questions = data::read_questions(file, prompt_template);
       std::ranges::move(questions, std::back_inserter(all));
     }
     if (spec.max_samples) all.resize(std::min(all.size(), begin + static_cast<std::size_t>(*spec.max_samples)));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <string>
 
@@ -97,32 +98,16 @@ class ExampleEncoder {
   std::int64_t max_tokens_;
 };
 
-void append_right_choice(const ChoiceExample& example, std::uint32_t file, std::uint64_t line,
-                         TokenTableWriter& writer) {
-  const Choice& right = example.choices[example.answer];
-  std::vector<std::int32_t> labels = right.ids;
-  std::fill_n(labels.begin(), right.num_prompt, kIgnoredLabel);
-  writer.append(right.ids, labels, file, line);
-}
-
-ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples, const ExampleEncoder& encoder) {
-  ChoiceSet set;
-  TokenTableWriter writer({}, "choices");
-  std::vector<std::string> files;
-  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
-    files.push_back(path.string());
-    for_each_example(path, [&](RawExample&& raw) {
-      if (max_examples && std::ssize(set.examples) == *max_examples) return false;
-      set.examples.push_back(use_example(raw, [&](const Json& value) { return encoder.encode(value, raw.where); }));
-      append_right_choice(set.examples.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
-      return true;
+/// Calls use() for the first max_examples examples of the files (all if unset), with the index of the file.
+void use_examples(const std::vector<std::string>& files, std::optional<std::int64_t> max_examples,
+                  const std::function<void(const Json& value, const RawExample& raw, std::size_t file)>& use) {
+  std::int64_t count = 0;
+  for (std::size_t file = 0; file < files.size() && count < max_examples.value_or(INT64_MAX); ++file) {
+    for_each_example(files[file], [&](RawExample&& raw) {
+      use_example(raw, [&](const Json& value) { use(value, raw, file); });
+      return ++count < max_examples.value_or(INT64_MAX);
     });
   }
-  if (set.examples.empty()) throw DataError(spec.path, "has no examples");
-  set.right.store.add(writer.finish("{}"), files);
-  set.right.name = spec.name.empty() ? dataset_name(spec.path) : spec.name;
-  set.right.ledger.total = set.right.ledger.kept = static_cast<std::int64_t>(set.examples.size());
-  return set;
 }
 
 std::optional<bool> correct_of(const Json& example, const FieldMap& map) {
@@ -183,16 +168,30 @@ class AnswerReader {
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
                           const PromptOptions& prompts, std::int64_t max_tokens) {
   check_field_map(spec.field_map);
-  return read_set(spec, max_examples, ExampleEncoder(prompts, spec.field_map, max_tokens));
+  const ExampleEncoder encoder(prompts, spec.field_map, max_tokens);
+  const std::vector<std::string> files = dataset_files(spec, DatasetUse::kEvaluation);
+  ChoiceSet set;
+  TokenTableWriter writer({}, "choices");
+  use_examples(files, max_examples, [&](const Json& value, const RawExample& raw, std::size_t file) {
+    const ChoiceExample& example = set.examples.emplace_back(encoder.encode(value, raw.where));
+    const Choice& right = example.choices[example.answer];
+    std::vector<std::int32_t> labels = right.ids;
+    std::fill_n(labels.begin(), right.num_prompt, kIgnoredLabel);
+    writer.append(right.ids, labels, static_cast<std::uint32_t>(file), raw.line);
+  });
+  set.right.store.add(writer.finish("{}"), files);
+  set.right.ledger.total = set.right.ledger.kept = std::ssize(set.examples);
+  return set;
 }
 
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens) {
+  const std::int64_t limit =
+      section.max_seq_len ? std::min(*section.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
   std::vector<ChoiceSet> sets;
   for (const DatasetSpec& spec : section.eval_datasets) {
-    const std::int64_t limit =
-        section.max_seq_len ? std::min(*section.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
     sets.push_back(read_choice_set(spec, section.eval_max_samples, prompts, limit));
+    sets.back().right.name = spec.name.empty() ? dataset_name(spec.path) : spec.name;
     const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
     const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);
     if (num_same > 0) sets.back().right.name += fmt::format("-{}", num_same + 1);
@@ -213,15 +212,10 @@ std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::op
   check_field_map(spec.field_map);
   AnswerReader answers(spec, context, with_choices);
   std::vector<AnswerExample> examples;
-  const auto is_enough = [&] { return max_examples && std::ssize(examples) >= *max_examples; };
-  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
-    if (is_enough()) break;
-    for_each_example(path, [&](RawExample&& raw) {
-      examples.push_back(use_example(raw, [&](const Json& value) { return answers.read(value, raw.where); }));
-      return !is_enough();
-    });
-  }
-  if (examples.empty()) throw DataError(spec.path, "has no examples");
+  use_examples(dataset_files(spec, DatasetUse::kEvaluation), max_examples,
+               [&](const Json& value, const RawExample& raw, std::size_t) {
+                 examples.push_back(answers.read(value, raw.where));
+               });
   return examples;
 }
 

@@ -4,7 +4,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 #include <map>
@@ -26,24 +25,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "train", "validation" or "test" if part of the path below the folder contains such a word; else nullptr.
-const char* split_in_name(const std::filesystem::path& path);
-
 using Files = std::vector<fs::path>;
-
 using Splits = std::map<std::string, Files>;
 
 /// "train_sft" for data/train_sft-00000-of-00003.parquet, the naming of push_to_hub(); else empty.
 std::string shard_split(const fs::path& path) {
   const std::string name = path.filename().string();
-  const auto end = name.find("-of-");
-  if (path.parent_path().filename() != "data" || end == std::string::npos) return {};
-  const auto begin = name.rfind('-', end - 1);
-  const bool is_number = begin != std::string::npos && end == begin + 6 &&
-                         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
-                                     name.begin() + static_cast<std::ptrdiff_t>(end),
-                                     [](unsigned char c) { return std::isdigit(c) != 0; });
-  return is_number ? name.substr(0, begin) : std::string();
+  const bool is_shard =
+      path.parent_path().filename() == "data" && ::fnmatch("*-[0-9][0-9][0-9][0-9][0-9]-of-*", name.c_str(), 0) == 0;
+  return is_shard ? name.substr(0, name.rfind("-of-") - std::string_view("-00000").size()) : "";
+}
+
+/// "train", "validation" or "test" if part of the path below the folder contains such a word; else nullptr.
+const char* split_in_name(const fs::path& path) {
+  static const std::map<std::string_view, const char*> words = {
+      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
+      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
+      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
+  std::string word;
+  for (const char c : lower_case(path.string()) + ".") {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      word += c;
+      continue;
+    }
+    if (const auto found = words.find(word); found != words.end()) return found->second;
+    word.clear();
+  }
+  return nullptr;
 }
 
 /// ** matches any number of folders; * stays inside one.
@@ -120,46 +128,21 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
   return subset.splits.empty() ? splits_by_name(inner, below) : splits_by_card(inner, below, subset);
 }
 
-/// Advice for an expression of the datasets library: train[:1000], train[:90%], train+validation.
-std::string instead_of_part(const std::string& split) {
-  if (split.find('+') != std::string::npos) return ". For several splits, add one entry for each";
-  if (split.find('%') != std::string::npos)
-    return ". For a share of the examples, name the whole split and hold out the rest: val_set_size: 0.1";
-  if (split.find('[') != std::string::npos)
-    return ". For its first examples, name the whole split and set the number: max_samples: 1000";
-  return "";
-}
-
 std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetUse use) {
   std::vector<std::string> names;
   for (const auto& [name, files] : splits) names.push_back(name);
   const std::string there_are = ". Available: " + join(names);
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
-    throw DataError(spec.path, "no split \"{}\"{}{}", spec.split, there_are, instead_of_part(spec.split));
+    const bool is_expression = spec.split.find_first_of("+[") != std::string::npos;  // of the datasets library
+    throw DataError(spec.path, "no split \"{}\"{}{}", spec.split, there_are,
+                    is_expression ? ". It names one whole split: for several, add one entry for each; for a part, set "
+                                    "max_samples or val_set_size"
+                                  : "");
   }
   if (splits.size() == 1) return names[0];
   if (use == DatasetUse::kTraining && splits.contains("train")) return "train";
   throw DataError(spec.path, "the dataset has several splits; name one with `split`" + there_are);
-}
-
-const char* split_in_name(const fs::path& path) {
-  constexpr std::pair<std::string_view, const char*> kWords[] = {
-      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
-      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
-      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
-  std::string word;
-  for (const char c : path.string() + ".") {
-    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      continue;
-    }
-    for (const auto& [name, split] : kWords) {
-      if (word == name) return split;
-    }
-    word.clear();
-  }
-  return nullptr;
 }
 
 /// Selects those of `files`, all below `folder`, that match the split and subset of `spec`:
@@ -182,28 +165,11 @@ Files files_of_split(const fs::path& folder, const Files& files, const DatasetSp
 constexpr std::string_view kReadable =
     ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended), .parquet, .arrow or .feather";
 
-struct UnreadKind {
-  std::string_view extension;
-  std::string_view advice;
-};
-
-constexpr std::array<UnreadKind, 3> kUnreadKinds = {{
-    {".xz", "xz is not supported; unpack it (unxz -k FILE.xz), or use gzip or zstd"},
-    {".bz2", "bzip2 is not supported; unpack it (bunzip2 -k FILE.bz2), or use gzip or zstd"},
-    {".zip", "zip is not supported; unpack it: unzip FILE.zip"},
-}};
-
-// The name without its compression suffix.
-fs::path unpacked(const fs::path& path) {
-  return path.extension() == ".gz" || path.extension() == ".zst" ? path.parent_path() / path.stem() : path;
-}
-
 bool is_text(const fs::path& path) { return unpacked(path).extension() == ".txt"; }
 
 bool is_readable(const fs::path& path) {
-  const std::string extension = unpacked(path).extension().string();
-  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".csv" ||
-         extension == ".tsv" || extension == ".txt" || is_table(path);
+  constexpr std::string_view kTexts[] = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt"};
+  return std::ranges::count(kTexts, unpacked(path).extension().string()) > 0 || is_table(path);
 }
 
 /// True for files that the datasets library writes next to data.
@@ -214,9 +180,9 @@ bool is_description(const fs::path& path) {
 }
 
 void check_file(const fs::path& path) {
-  for (const UnreadKind& kind : kUnreadKinds) {
-    if (path.extension() == kind.extension) throw DataError(path.string(), std::string(kind.advice));
-  }
+  const fs::path extension = path.extension();
+  if (extension == ".xz" || extension == ".bz2" || extension == ".zip")
+    throw DataError(path.string(), "{} is not supported; unpack the file, or use gzip or zstd", extension.string());
   if (!fs::is_regular_file(path)) {
     throw DataError(path.string(), "not a regular file; a dataset is a file, a folder or a glob");
   }
@@ -224,7 +190,7 @@ void check_file(const fs::path& path) {
 }
 
 /// A user who names a dataset folder does not mean to train on its test set.
-void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& files) {
+void refuse_several_splits(const fs::path& folder, const Files& files) {
   std::map<std::string, fs::path> splits;
   for (const auto& file : files) {
     if (const char* split = split_in_name(file.lexically_relative(folder))) splits.emplace(split, file);
@@ -240,8 +206,8 @@ void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& 
                   found, folder.string(), splits.contains("train") ? "train" : splits.begin()->first);
 }
 
-std::vector<fs::path> files_of_folder(const fs::path& folder) {
-  std::vector<fs::path> files;
+Files files_of_folder(const fs::path& folder) {
+  Files files;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::none, error);
   for (const fs::recursive_directory_iterator end; !error && entry != end; entry.increment(error)) {
@@ -257,21 +223,19 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   }
   if (error) throw IoError(folder.string(), "cannot list the folder: " + error.message());
   // Next to data, a .txt is a licence or a note; alone, it is the data.
-  if (!std::all_of(files.begin(), files.end(), is_text)) {
-    std::erase_if(files, is_text);
-  }
+  if (!std::ranges::all_of(files, is_text)) std::erase_if(files, is_text);
   if (files.empty()) throw DataError(folder.string(), "the folder has no {} file", kReadable);
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
-std::vector<fs::path> files_of_glob(const std::string& pattern) {
+Files files_of_glob(const std::string& pattern) {
   if (pattern.find("**") != std::string::npos) {
     throw DataError(pattern, "** is not supported; give the folder to read its subfolders too");
   }
   ::glob_t found{};
   const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<fs::path> files;
+  Files files;
   for (std::size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
     if (!fs::is_directory(found.gl_pathv[i]) && !storage::is_output_of_run(found.gl_pathv[i])) {
       files.emplace_back(found.gl_pathv[i]);
@@ -293,7 +257,7 @@ fs::path hub_folder(const std::string& path) {
   return folder;
 }
 
-std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
+Files files_in_folder(const DatasetSpec& spec, DatasetUse use) {
   auto files = files_of_folder(spec.path);
   if (!spec.split.empty() || !spec.subset.empty()) return files_of_split(spec.path, files, spec, use);
   refuse_several_splits(spec.path, files);
@@ -307,9 +271,9 @@ void refuse_split_of_files(const DatasetSpec& spec) {
 
 }  // namespace
 
-std::vector<fs::path> dataset_files(const DatasetSpec& spec, DatasetUse use) {
+std::vector<std::string> dataset_files(const DatasetSpec& spec, DatasetUse use) {
   const std::string& path = spec.path;
-  std::vector<fs::path> files;
+  Files files;
   if (std::error_code error; fs::is_directory(path, error)) {
     files = files_in_folder(spec, use);
   } else if (fs::exists(path, error)) {
@@ -323,9 +287,9 @@ std::vector<fs::path> dataset_files(const DatasetSpec& spec, DatasetUse use) {
   } else {
     throw DataError(path, "no such file, folder or glob, and no dataset org/name in the Hugging Face cache");
   }
-  std::sort(files.begin(), files.end());
-  std::for_each(files.begin(), files.end(), check_file);
-  return files;
+  std::ranges::sort(files);
+  std::ranges::for_each(files, check_file);
+  return {files.begin(), files.end()};
 }
 
 std::string dataset_name(const std::string& path) {

@@ -273,16 +273,8 @@ void refuse_foreign(const std::string& file, std::string_view text) {
   }
 }
 
-// The suffix that determines the kind: ".csv" for "a.csv.gz".
-std::string kind_of_name(std::filesystem::path file) {
-  if (file.extension() == ".gz" || file.extension() == ".zst") {
-    file = file.stem();
-  }
-  return file.extension().string();
-}
-
 std::unique_ptr<ExampleReader> open_kind(const std::filesystem::path& path, std::unique_ptr<ByteSource> bytes) {
-  const std::string file = path.string(), ending = kind_of_name(path);
+  const std::string file = path.string(), ending = unpacked(path).extension().string();
   std::string begin(kBlockBytes, '\0');
   begin.resize(bytes->read(begin.data(), begin.size()));
   refuse_foreign(file, begin);

@@ -120,6 +120,11 @@ class ByteSource {
   virtual std::size_t read(char* buffer, std::size_t size) = 0;
 };
 
+/// The name without .gz or .zst, whose extension tells the kind of the file.
+inline std::filesystem::path unpacked(const std::filesystem::path& file) {
+  return file.extension() == ".gz" || file.extension() == ".zst" ? file.parent_path() / file.stem() : file;
+}
+
 /// True if a file with this name is a table: .parquet, .arrow or .feather.
 bool is_table(const std::filesystem::path& file);
 

@@ -28,7 +28,7 @@ class DatasetFiles : public testing::Test {
   std::vector<std::string> names(const std::string& path) const {
     std::vector<std::string> out;
     for (const auto& file : dataset_files(spec_of(path), DatasetUse::kTraining)) {
-      out.push_back(file.lexically_relative(folder_.path()).string());
+      out.push_back(std::filesystem::path(file).lexically_relative(folder_.path()).string());
     }
     return out;
   }
@@ -108,7 +108,7 @@ TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
   std::filesystem::create_directory(folder_ / "empty");
   EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);
   write_file_atomic(folder_ / "t.jsonl.xz", "");
-  EXPECT_NE(refusal(path("t.jsonl.xz")).find("unxz"), std::string::npos);
+  EXPECT_NE(refusal(path("t.jsonl.xz")).find(".xz is not supported"), std::string::npos);
 }
 
 TEST_F(DatasetFiles, TextInAFolderIsDataOnlyWhenItIsAlone) {

@@ -1,7 +1,6 @@
 // Finds the files that a dataset's path names.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ enum class DatasetUse { kTraining, kEvaluation };
 /// For a Hub dataset, or a folder when `spec` has a split or a subset, returns the files of one split.
 /// Throws DataError (where = path), with what to do, if nothing is found or a file has an unsupported type (xz, ...;
 /// Parquet without Arrow).
-std::vector<std::filesystem::path> dataset_files(const DatasetSpec& spec, DatasetUse use);
+std::vector<std::string> dataset_files(const DatasetSpec& spec, DatasetUse use);
 
 /// Name for an unnamed dataset: "train" for "data/train.jsonl", the folder's name for a folder.
 std::string dataset_name(const std::string& path);
