@@ -126,43 +126,6 @@ Json without_answer(Json example, const FieldMap& map) {
   return example;
 }
 
-class AnswerReader {
- public:
-  AnswerReader(const DatasetSpec& spec, const DataContext& context, bool with_choices)
-      : spec_(spec),
-        options_{context.tokenizer, context.chat_template, LossOn::kAuto, context.vocab_size},
-        max_tokens_(context.max_position_embeddings),
-        with_choices_(with_choices),
-        type_(spec.type) {}
-
-  AnswerExample read(const Json& value, const std::string& source) {
-    if (type_ == DatasetType::kAuto) type_ = detect_layout(value, spec_.field_map).type;
-    check_loss_on(type_, options_);
-    EncodedSample sample = encode_sample(parse_example(value, type_, spec_.field_map), options_);
-    const auto [begin, end] = answer_span(sample.labels);
-    if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
-    if (begin == 0) {
-      throw DataError("",
-                      "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 "
-                      "for the tokens of the prompt");
-    }
-    AnswerExample example{source, std::move(sample.ids), begin, end, correct_of(value, spec_.field_map)};
-    if (with_choices_ && !example.correct && optional_field(value, spec_.field_map, "choices") != nullptr) {
-      const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
-      example.choices =
-          ExampleEncoder(prompts, spec_.field_map, max_tokens_).encode(without_answer(value, spec_.field_map), source);
-    }
-    return example;
-  }
-
- private:
-  const DatasetSpec& spec_;
-  const EncodeOptions options_;
-  const std::int64_t max_tokens_;
-  const bool with_choices_;
-  DatasetType type_;  ///< type of all examples, once known
-};
-
 }  // namespace
 
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
@@ -210,12 +173,28 @@ std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> la
 std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
                                                 const DataContext& context, bool with_choices) {
   check_field_map(spec.field_map);
-  AnswerReader answers(spec, context, with_choices);
+  const EncodeOptions options{context.tokenizer, context.chat_template, LossOn::kAuto, context.vocab_size};
+  const PromptOptions prompts{context.tokenizer, context.chat_template, false, {}};
+  const ExampleEncoder encoder(prompts, spec.field_map, context.max_position_embeddings);
+  DatasetType type = spec.type;  // of all examples, once known
   std::vector<AnswerExample> examples;
-  use_examples(dataset_files(spec, DatasetUse::kEvaluation), max_examples,
-               [&](const Json& value, const RawExample& raw, std::size_t) {
-                 examples.push_back(answers.read(value, raw.where));
-               });
+  const auto read = [&](const Json& value, const RawExample& raw, std::size_t) {
+    if (type == DatasetType::kAuto) type = detect_layout(value, spec.field_map).type;
+    check_loss_on(type, options);
+    EncodedSample sample = encode_sample(parse_example(value, type, spec.field_map), options);
+    const auto [begin, end] = answer_span(sample.labels);
+    if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
+    if (begin == 0) {
+      throw DataError("",
+                      "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 "
+                      "for the tokens of the prompt");
+    }
+    AnswerExample& example = examples.emplace_back(
+        AnswerExample{raw.where, std::move(sample.ids), begin, end, correct_of(value, spec.field_map)});
+    if (with_choices && !example.correct && optional_field(value, spec.field_map, "choices") != nullptr)
+      example.choices = encoder.encode(without_answer(value, spec.field_map), raw.where);
+  };
+  use_examples(dataset_files(spec, DatasetUse::kEvaluation), max_examples, read);
   return examples;
 }
 
@@ -226,8 +205,6 @@ std::vector<std::int32_t> ConfidenceTokens::without(std::span<const std::int32_t
   std::ranges::copy_if(ids_of_text, std::back_inserter(rest), [&](std::int32_t id) { return !has(id); });
   return rest;
 }
-
-std::string ConfidenceTokens::in_words() const { return join(names); }
 
 ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::Tokenizer& tokenizer) {
   ConfidenceTokens tokens;
@@ -248,18 +225,15 @@ ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::
 
 std::size_t find_confidence(std::span<const std::int32_t> ids, std::size_t begin, std::size_t end,
                             const ConfidenceTokens& tokens, const std::string& source) {
-  std::size_t place = end;
+  std::size_t place = end, count = 0;
   for (std::size_t i = begin; i < end; ++i) {
     if (!tokens.has(ids[i])) continue;
-    if (place != end) {
-      throw DataError(source,
-                      "has more than one confidence token in its last answer; expected one of " + tokens.in_words());
-    }
     place = i;
+    ++count;
   }
-  if (place == end)
-    throw DataError(source, "has no confidence token in its last answer; expected one of " + tokens.in_words());
-  return place;
+  if (count == 1) return place;
+  throw DataError(source, "has {} confidence token in its last answer; expected one of {}",
+                  count == 0 ? "no" : "more than one", join(tokens.names));
 }
 
 }  // namespace lora_train::data

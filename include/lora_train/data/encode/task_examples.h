@@ -80,8 +80,6 @@ struct ConfidenceTokens {
   bool has(std::int32_t id) const;
   /// The ids of a text without these tokens.
   std::vector<std::int32_t> without(std::span<const std::int32_t> ids_of_text) const;
-  /// "<conf_0>, <conf_50>, <conf_100>"
-  std::string in_words() const;
 };
 
 /// Throws ConfigError("confidence_tokens") for a text that is not one token of the tokenizer.
