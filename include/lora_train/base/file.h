@@ -137,6 +137,8 @@ class MappedFile {
   explicit MappedFile(const std::filesystem::path& path);
   /// Reads: costs memory, but a failing disk is an IoError here, not a SIGBUS later.
   static MappedFile read(const std::filesystem::path& path);
+  /// Bytes that are in memory already.
+  MappedFile(std::filesystem::path path, std::string bytes);
   const char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
   std::string_view bytes() const { return {data(), size_}; }
@@ -146,8 +148,6 @@ class MappedFile {
   void release(std::size_t offset, std::size_t bytes) const;
 
  private:
-  MappedFile(std::filesystem::path path, std::string bytes);
-
   std::filesystem::path path_;
   std::shared_ptr<const char> data_;
   std::size_t size_ = 0;

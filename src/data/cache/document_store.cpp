@@ -93,35 +93,15 @@ bool is_token_table(const std::filesystem::path& file) {
   return has_mark();
 }
 
-std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key,
-                                                   std::shared_ptr<const void> lock) {
-  auto map = std::make_shared<const MappedFile>(file);
-  std::shared_ptr<TokenTable> table(new TokenTable());
-  table->path_ = file;
-  table->lock_ = std::move(lock);
-  table->bytes_ = map->bytes();
-  table->owner_ = std::move(map);
-  table->check(key, file.string());
-  return table;
-}
-
-std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, const std::string& key) {
-  auto owned = std::make_shared<const std::string>(std::move(bytes));
-  std::shared_ptr<TokenTable> table(new TokenTable());
-  table->bytes_ = *owned;
-  table->owner_ = std::move(owned);
-  table->check(key, "token table");
-  return table;
-}
-
-void TokenTable::check(const std::string& key, const std::string& where) {
+TokenTable::TokenTable(MappedFile file, const std::string& key, std::shared_ptr<const void> lock)
+    : file_(std::move(file)), lock_(std::move(lock)) {
   const auto require = [&](bool is_good, const char* message) {
-    if (!is_good) throw FormatError(where, message);
+    if (!is_good) throw FormatError(path().string(), message);
   };
   Footer footer;
-  require(bytes_.size() >= sizeof footer, "too short for a token table");
-  const std::string_view body = bytes_.substr(0, bytes_.size() - sizeof footer);
-  std::memcpy(&footer, bytes_.data() + body.size(), sizeof footer);
+  require(bytes().size() >= sizeof footer, "too short for a token table");
+  const std::string_view body = bytes().substr(0, bytes().size() - sizeof footer);
+  std::memcpy(&footer, body.data() + body.size(), sizeof footer);
   require(body.starts_with(kMark) && std::string_view(footer.mark, sizeof footer.mark) == kMark,
           "not a token table of this version");
   require(footer.footer_hash == hash_of(footer), "the footer of the token table is damaged");
@@ -136,7 +116,7 @@ void TokenTable::check(const std::string& key, const std::string& where) {
 }
 
 StoredExample TokenTable::example(std::uint64_t position) const {
-  const char* at = bytes_.data() + kMark.size() + position * kUnit;
+  const char* at = file_.data() + kMark.size() + position * kUnit;
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
   const auto* weights = reinterpret_cast<const float*>(tokens + 2 * header.num_tokens);
@@ -160,7 +140,6 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
     std::tie(file_, lock_) = open_locked(path_, 0);
   }
   write(kMark);
-  num_record_bytes_ = kMark.size();
   if (file_ != nullptr) flush();  // a killed process leaves a file that can be recognised
 }
 
@@ -188,7 +167,6 @@ void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const
   if (weights.size() % 2 != 0) write(bytes_of(kPadding));
   write(bytes_of(soft.ids));
   write(bytes_of(soft.log_probs));
-  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
   ++num_examples_;
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   num_supervised_ += num_supervised;
@@ -196,6 +174,7 @@ void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const
 
 void TokenTableWriter::write(std::string_view bytes) {
   hasher_.update(bytes);
+  num_bytes_ += bytes.size();
   buffer_ += bytes;
   if (file_ != nullptr && buffer_.size() >= kBufferBytes) {
     flush();
@@ -208,21 +187,21 @@ void TokenTableWriter::flush() {
 }
 
 std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view metadata) {
-  write(metadata);
   Footer footer;
+  footer.num_record_bytes = num_bytes_;
+  write(metadata);
   kMark.copy(footer.mark, sizeof footer.mark);
   footer.num_examples = static_cast<std::uint64_t>(num_examples_);
   footer.num_tokens = static_cast<std::uint64_t>(num_tokens_);
-  footer.num_record_bytes = num_record_bytes_;
   footer.num_metadata_bytes = metadata.size();
   std::memcpy(footer.key, key_.data(), sizeof footer.key);
   std::memcpy(footer.body_hash, hasher_.hex().data(), sizeof footer.body_hash);
   footer.footer_hash = hash_of(footer);
   buffer_ += bytes_of(footer);
-  if (file_ == nullptr) return TokenTable::from_bytes(std::move(buffer_), key_);
+  if (file_ == nullptr) return std::make_shared<TokenTable>(MappedFile({}, std::move(buffer_)), key_);
   flush();
   file_->commit();
-  return TokenTable::open(path_, key_, std::move(lock_));
+  return std::make_shared<TokenTable>(MappedFile(path_), key_, std::move(lock_));
 }
 
 std::int64_t count_supervised(std::span<const std::int32_t> labels) {

@@ -103,7 +103,7 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
   const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
   if (!lock->is_held() && !lock->is_unsupported()) return nullptr;
   try {
-    auto table = TokenTable::open(file, key, lock);
+    auto table = std::make_shared<TokenTable>(MappedFile(file), key, lock);
     touch(file);
     return table;
   } catch (const StopError&) {
@@ -355,7 +355,7 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
     }
     copy->commit();
     log_info("stage_dir: copied {} to {}", format_bytes(static_cast<double>(source.size())), file.string());
-    return TokenTable::open(file, key, lock);
+    return std::make_shared<TokenTable>(MappedFile(file), key, lock);
   } catch (const StopError&) {
     throw;
   } catch (const std::exception& error) {

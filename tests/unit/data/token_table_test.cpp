@@ -53,7 +53,7 @@ class TokenTableTest : public testing::Test {
 TEST_F(TokenTableTest, GivesBackWhatWasWritten) {
   expect_two_examples(*write_two_examples(TokenTableWriter({}, "key")));
   expect_two_examples(*write_two_examples(TokenTableWriter(file_, "key")));
-  expect_two_examples(*TokenTable::open(file_, "key"));
+  expect_two_examples(TokenTable(MappedFile(file_), "key"));
 }
 
 TEST_F(TokenTableTest, EqualExamplesHaveEqualHashes) {
@@ -103,7 +103,7 @@ TEST_F(TokenTableTest, ExamplesWithoutWeightsTakeNoRoomForThem) {
 
 TEST_F(TokenTableTest, AnotherKeyIsRefused) {
   write_two_examples(TokenTableWriter(file_, "key"));
-  EXPECT_THROW(TokenTable::open(file_, "kez"), FormatError);
+  EXPECT_THROW(TokenTable(MappedFile(file_), "kez"), FormatError);
 }
 
 TEST_F(TokenTableTest, EveryDamagedByteIsNoticed) {
@@ -112,10 +112,10 @@ TEST_F(TokenTableTest, EveryDamagedByteIsNoticed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::string damaged = bytes;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
-    EXPECT_THROW(TokenTable::from_bytes(damaged, "key"), FormatError) << i;
-    EXPECT_THROW(TokenTable::from_bytes(bytes.substr(0, i), "key"), FormatError) << i;
+    EXPECT_THROW(TokenTable(MappedFile({}, damaged), "key"), FormatError) << i;
+    EXPECT_THROW(TokenTable(MappedFile({}, bytes.substr(0, i)), "key"), FormatError) << i;
   }
-  EXPECT_THROW(TokenTable::from_bytes(bytes + "x", "key"), FormatError);
+  EXPECT_THROW(TokenTable(MappedFile({}, bytes + "x"), "key"), FormatError);
 }
 
 TEST_F(TokenTableTest, UnfinishedTableLeavesNothing) {

@@ -58,21 +58,17 @@ struct StoredExample {
 /// A finished table. Any number of threads may read it.
 class TokenTable {
  public:
-  /// Maps a table file and checks its sizes, its hashes, and that it was written for `key`. The table keeps `lock`.
-  /// Throws FormatError (where = file) if the file is incomplete or has another key, IoError if it cannot be read,
-  /// StopError on a stop request.
-  static std::shared_ptr<const TokenTable> open(const std::filesystem::path& file, const std::string& key,
-                                                std::shared_ptr<const void> lock = nullptr);
-  /// As open(), for a table in memory.
-  static std::shared_ptr<const TokenTable> from_bytes(std::string bytes, const std::string& key);
+  /// Checks the sizes and hashes of a table, and that it was written for `key`. Keeps `lock`. Throws FormatError (where =
+  /// file) if the table is incomplete or has another key, StopError on a stop request.
+  TokenTable(MappedFile file, const std::string& key, std::shared_ptr<const void> lock = nullptr);
 
   std::int64_t num_examples() const { return num_examples_; }
   std::int64_t num_tokens() const { return num_tokens_; }
-  std::string_view bytes() const { return bytes_; }
+  std::string_view bytes() const { return file_.bytes(); }
   /// The JSON object passed to TokenTableWriter::finish().
   std::string_view metadata() const { return metadata_; }
   /// The file it is mapped from; empty for a table in memory.
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
 
   /// Examples are found by position, in units of 8 bytes: the first is at 0, the one after `example` at
   /// next(position, example).
@@ -82,13 +78,9 @@ class TokenTable {
   }
 
  private:
-  TokenTable() = default;
-  void check(const std::string& key, const std::string& where);
-
-  std::filesystem::path path_;
-  std::shared_ptr<const void> owner_;  // the map, or the string
+  MappedFile file_;
   std::shared_ptr<const void> lock_;
-  std::string_view bytes_, metadata_;
+  std::string_view metadata_;
   std::int64_t num_examples_ = 0, num_tokens_ = 0;
 };
 
@@ -118,7 +110,7 @@ class TokenTableWriter {
   std::shared_ptr<TableLock> lock_;  // on the temporary file, so that the cache does not sweep it
   std::string buffer_;               // data not yet in the file; in memory mode, all data
   Hasher hasher_;
-  std::uint64_t num_record_bytes_ = 0;
+  std::uint64_t num_bytes_ = 0;  // written so far
   std::int64_t num_examples_ = 0, num_tokens_ = 0, num_supervised_ = 0;
 };
 
