@@ -93,7 +93,7 @@ class DatasetReader {
     fingerprint_ = hash_of(files_);
     const std::string cache_key = table_key();
     auto table = cache_.find(cache_key);
-    std::unique_ptr<BuildLock> building;
+    Descriptor building;
     if (table == nullptr) {
       building = cache_.wait_to_build(cache_key, name());
       table = cache_.find(cache_key);  // another process built it
@@ -110,7 +110,7 @@ class DatasetReader {
             "a file of the dataset changed while it was being read; run the command again once it is complete");
       }
     }
-    building.reset();
+    building = Descriptor();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
     log_info("{}{}, {} tokens, {} of them trained{}{}", name(), count_of(table->num_examples(), "example"),

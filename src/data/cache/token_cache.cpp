@@ -26,7 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kShortWait(1), kWaitReportInterval(10);
 constexpr std::chrono::milliseconds kPollInterval(50);
 
 /// False if another process deleted the file between open() and flock().
@@ -156,55 +155,15 @@ bool is_own_file(const fs::path& file) {
 
 TableLock::TableLock(const fs::path& file, Mode mode)
     // NFS grants an exclusive lock only on a file open for writing.
-    : fd_(::open(file.c_str(), (mode == Mode::kShared ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-  if (fd_ < 0) return;
-  while (::flock(fd_, mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB) != 0) {
+    : file_(::open(file.c_str(), (mode == Mode::kShared ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+  if (!file_.is_open()) return;
+  while (::flock(file_.get(), mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB) != 0) {
     is_busy_ = errno == EWOULDBLOCK;
     is_unsupported_ = !is_busy_ && errno != EINTR;
     if (errno != EINTR) return;
     throw_if_stop_requested();
   }
-  is_held_ = has_the_name(fd_, file);
-}
-
-TableLock::~TableLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-BuildLock::BuildLock(const fs::path& folder, const std::string& key, const std::string& what)
-    : fd_(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)) {
-  struct stat info {};
-  if (fd_ < 0 || ::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return;
-  try {
-    wait(key, what);
-  } catch (...) {
-    close();
-    throw;
-  }
-}
-
-BuildLock::~BuildLock() { close(); }
-
-void BuildLock::wait(const std::string& key, const std::string& what) const {
-  struct flock byte {};
-  byte.l_type = F_WRLCK;
-  byte.l_whence = SEEK_SET;
-  byte.l_start = static_cast<off_t>(std::stoull(hash128_hex(key).substr(0, 15), nullptr, 16));
-  byte.l_len = 1;
-  auto next_report = std::chrono::steady_clock::now() + kShortWait;
-  while (::fcntl(fd_, F_OFD_SETLK, &byte) != 0 && (errno == EAGAIN || errno == EACCES || errno == EINTR)) {
-    throw_if_stop_requested();
-    if (std::chrono::steady_clock::now() >= next_report) {
-      next_report = std::chrono::steady_clock::now() + kWaitReportInterval;
-      log_info(what + "another process is building the token table; waiting for it");
-    }
-    std::this_thread::sleep_for(kPollInterval);
-  }
-}
-
-void BuildLock::close() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
+  is_held_ = has_the_name(file_.get(), file);
 }
 
 std::pair<std::unique_ptr<AtomicFileWriter>, std::shared_ptr<TableLock>> open_locked(const fs::path& file,
@@ -308,11 +267,25 @@ std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const
   return folder_.empty() ? nullptr : open_if_good(file_of(folder_, key), key);
 }
 
-std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
-  if (folder_.empty()) return nullptr;
+Descriptor TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
+  if (folder_.empty()) return Descriptor();
   std::error_code error;  // writer() reports it
   fs::create_directories(folder_, error);
-  return std::make_unique<BuildLock>(folder_, key, what);
+  Descriptor lock(::open((folder_ / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+  struct stat info {};
+  if (!lock.is_open() || ::fstat(lock.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Descriptor();
+  struct flock byte {};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start = static_cast<off_t>(std::stoull(hash128_hex(key).substr(0, 15), nullptr, 16));
+  byte.l_len = 1;
+  LinePace pace(std::chrono::seconds(1));
+  while (::fcntl(lock.get(), F_OFD_SETLK, &byte) != 0 && (errno == EAGAIN || errno == EACCES || errno == EINTR)) {
+    throw_if_stop_requested();
+    if (pace.is_due()) log_info(what + "another process is building the token table; waiting for it");
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return lock;
 }
 
 TokenTableWriter TokenCache::writer(const std::string& key) const {

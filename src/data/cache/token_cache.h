@@ -20,9 +20,6 @@ class TableLock {
   /// kShared is for use, and waits. kExclusive is for deleting, and takes the lock only if it is free. Locks regular
   /// files only. Throws StopError on a stop request.
   TableLock(const std::filesystem::path& file, Mode mode);
-  ~TableLock();
-  TableLock(const TableLock&) = delete;
-  TableLock& operator=(const TableLock&) = delete;
 
   /// False if the file is gone, another process holds the lock, or the file system has no locks.
   bool is_held() const { return is_held_; }
@@ -31,26 +28,8 @@ class TableLock {
   bool is_unsupported() const { return is_unsupported_; }
 
  private:
-  int fd_ = -1;
+  Descriptor file_;
   bool is_held_ = false, is_busy_ = false, is_unsupported_ = false;
-};
-
-/// Held by the one process that builds the table of a key. The lock is one byte of the file .lock in the folder, so
-/// that nothing is left behind. Not thread-safe.
-class BuildLock {
- public:
-  /// Waits until no other process holds it; after a second, logs that `what` is waiting. Without locks (a read-only
-  /// folder, a file system without them) it does not wait. Throws StopError on a stop request.
-  BuildLock(const std::filesystem::path& folder, const std::string& key, const std::string& what);
-  ~BuildLock();
-  BuildLock(const BuildLock&) = delete;
-  BuildLock& operator=(const BuildLock&) = delete;
-
- private:
-  void wait(const std::string& key, const std::string& what) const;
-  void close();
-
-  int fd_ = -1;
 };
 
 /// A writer of `file` and the shared lock on its temporary file, which then becomes the lock on `file`. Throws as
@@ -71,8 +50,10 @@ class TokenCache {
   /// The table for `key`, or null. A damaged file counts as missing, with a warning.
   std::shared_ptr<const TokenTable> find(const std::string& key) const;
   /// While the result lives, other processes wait here for the same key: one process builds the table for all ranks of
-  /// a host. `what` as in BuildLock.
-  std::unique_ptr<BuildLock> wait_to_build(const std::string& key, const std::string& what) const;
+  /// a host. After a second, logs that `what` is waiting. The lock is one byte of the file .lock in the folder, so that
+  /// nothing is left behind. Without locks (a read-only folder, a file system without them) it does not wait. Throws
+  /// StopError on a stop request.
+  Descriptor wait_to_build(const std::string& key, const std::string& what) const;
   /// Writes a table for `key`; if the folder is not writable, warns and writes to memory.
   TokenTableWriter writer(const std::string& key) const;
   /// The table from the stage folder, after copying it there if needed. If that fails (no room), warns and returns
