@@ -47,18 +47,11 @@ void exchange(const fs::path& temporary, const fs::path& target) {
 }
 
 /// Removes "-<digits>" from the end of a name; false if there is none.
-bool drop_number(std::string& name) {
+bool drop_number(std::string_view& name) {
   const std::size_t dash = name.find_last_not_of("0123456789");
-  if (dash == std::string::npos || dash == 0 || name[dash] != '-' || dash + 1 == name.size()) return false;
-  name.resize(dash);
+  if (dash == std::string_view::npos || dash == 0 || name[dash] != '-' || dash + 1 == name.size()) return false;
+  name = name.substr(0, dash);
   return true;
-}
-
-/// <name> of .tmp-<name>-<process>-<number>.
-std::optional<std::string> name_of_temporary_file(const std::string& temporary) {
-  if (!temporary.starts_with(kTemporary)) return std::nullopt;
-  std::string name = temporary.substr(kTemporary.size());
-  return drop_number(name) && drop_number(name) ? std::optional(name) : std::nullopt;
 }
 
 std::vector<std::string> entries(const fs::path& folder, const OwnEntries& own) {
@@ -189,11 +182,17 @@ void delete_folder(const fs::path& folder, const OwnEntries& own) {
   remove_tree(temporary);
 }
 
-std::optional<std::string> name_of_temporary_folder(const std::string& temporary) {
+std::optional<std::string> name_of_temporary_folder(std::string_view temporary) {
   if (!temporary.starts_with(kTemporary)) return std::nullopt;
-  std::string name = temporary.substr(kTemporary.size());
-  if (name.ends_with("-old")) name.resize(name.size() - 4);
-  return drop_number(name) ? std::optional(name) : std::nullopt;
+  temporary.remove_prefix(kTemporary.size());
+  if (temporary.ends_with("-old")) temporary.remove_suffix(4);
+  return drop_number(temporary) ? std::optional<std::string>(temporary) : std::nullopt;
+}
+
+std::optional<std::string> name_of_temporary_file(std::string_view temporary) {
+  if (!temporary.starts_with(kTemporary)) return std::nullopt;
+  temporary.remove_prefix(kTemporary.size());
+  return drop_number(temporary) && drop_number(temporary) ? std::optional<std::string>(temporary) : std::nullopt;
 }
 
 void delete_temporaries(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours,

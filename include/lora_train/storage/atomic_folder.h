@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/base/file.h"
@@ -72,8 +73,10 @@ void discard_folder(const std::filesystem::path& folder, const std::filesystem::
 /// that holds anything else is discarded in place. Throws IoError.
 void delete_folder(const std::filesystem::path& folder, const OwnEntries& own = {});
 
-/// <name> of .tmp-<name>-<number>; nothing for other names.
-std::optional<std::string> name_of_temporary_folder(const std::string& temporary);
+/// <name> of .tmp-<name>-<number>, as AtomicFolder names it; nothing for other names.
+std::optional<std::string> name_of_temporary_folder(std::string_view temporary);
+/// <name> of .tmp-<name>-<process>-<number>, as AtomicFileWriter names it; nothing for other names.
+std::optional<std::string> name_of_temporary_file(std::string_view temporary);
 
 /// Deletes the temporary files of `folder` that dead processes left behind and discards the temporary folders, for
 /// entries whose name satisfies is_ours(name); a folder in which nothing is ours stays. No other process may write to

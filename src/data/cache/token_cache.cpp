@@ -36,36 +36,20 @@ bool has_the_name(int fd, const fs::path& file) {
          held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
+constexpr std::string_view kEnd = ".tokens";
 constexpr const char* kLimitVariable = "LORA_TRAIN_CACHE_MAXSIZE";
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kDefaultLimit = 64 * kGiB;
 
-/// Removes leading characters that are in `set`; false if there are fewer than `least`.
-bool drop_front(std::string_view& text, const char* set, std::size_t least) {
-  const std::size_t end = std::min(text.find_first_not_of(set), text.size());
-  text.remove_prefix(end);
-  return end >= least;
-}
-
 bool is_table_name(std::string_view name) {
-  constexpr std::string_view kEnd = ".tokens";
   constexpr std::size_t kDigits = 32;
-  if (name.size() != kDigits + kEnd.size() || !name.ends_with(kEnd)) return false;
-  return drop_front(name, "0123456789abcdef", kDigits);
+  return name.ends_with(kEnd) && name.size() == kDigits + kEnd.size() &&
+         name.find_first_not_of("0123456789abcdef") == kDigits;
 }
 
-/// True for names that AtomicFileWriter gives.
 bool is_temporary_name(std::string_view name) {
-  constexpr std::string_view kStart = ".tmp-";
-  const std::size_t dash = name.find('-', kStart.size());
-  if (!name.starts_with(kStart) || dash == std::string_view::npos) return false;
-  if (!is_table_name(name.substr(kStart.size(), dash - kStart.size()))) return false;
-  for (std::string_view rest = name.substr(dash); !rest.empty();) {
-    if (rest.front() != '-') return false;
-    rest.remove_prefix(1);
-    if (!drop_front(rest, "0123456789", 1)) return false;
-  }
-  return true;
+  const auto table = storage::name_of_temporary_file(name);
+  return table && is_table_name(*table);
 }
 
 std::vector<fs::path> files_of(const fs::path& folder, bool (*has_name)(std::string_view)) {
@@ -260,7 +244,7 @@ void TokenCache::shrink() const {
 }
 
 fs::path TokenCache::file_of(const fs::path& folder, const std::string& key) const {
-  return folder / (key + ".tokens");
+  return folder / (key + std::string(kEnd));
 }
 
 std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const {
