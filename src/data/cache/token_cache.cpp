@@ -38,8 +38,7 @@ bool has_the_name(int fd, const fs::path& file) {
 
 constexpr std::string_view kEnd = ".tokens";
 constexpr const char* kLimitVariable = "LORA_TRAIN_CACHE_MAXSIZE";
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-constexpr std::uint64_t kDefaultLimit = 64 * kGiB;
+constexpr std::uint64_t kDefaultLimit = std::uint64_t{64} << 30;
 
 bool is_table_name(std::string_view name) {
   constexpr std::size_t kDigits = 32;
@@ -67,10 +66,6 @@ bool delete_if_unused(const fs::path& file) {
   const TableLock lock(file, TableLock::Mode::kExclusive);
   std::error_code error;
   return lock.is_held() && fs::remove(file, error);
-}
-
-[[noreturn]] void refuse_limit(const std::string& text) {
-  throw ConfigError(kLimitVariable, "\"{}\" is not a size; expected for example 100G, 500M or 0 (no limit)", text);
 }
 
 constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two checks for a stop
@@ -112,21 +107,16 @@ constexpr const char* kAuto = "auto";
 
 /// Empty if the folder is missing or acceptable.
 std::string problem_of(const fs::path& folder) {
-  const auto is_foreign = [](const struct stat& info) { return info.st_uid != ::geteuid() && info.st_uid != 0; };
+  struct stat named {};
   struct stat info {};
-  if (::lstat(folder.c_str(), &info) != 0) return {};
-  if (is_foreign(info)) return fmt::format("belongs to user {}", info.st_uid);
-  if (::stat(folder.c_str(), &info) != 0) return "is a dangling link";
-  if (!S_ISDIR(info.st_mode)) return "is not a folder";
-  if (is_foreign(info)) return fmt::format("is a link to a folder owned by user {}", info.st_uid);
+  if (::lstat(folder.c_str(), &named) != 0) return {};
+  if (::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return "is not a folder";
+  for (const uid_t owner : {named.st_uid, info.st_uid}) {
+    if (owner != ::geteuid() && owner != 0) return fmt::format("belongs to user {}", owner);
+  }
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0)
     return "is writable by everyone (chmod o-w fixes that)";
   return {};
-}
-
-/// Creates the folder, for this user only, if it is missing. For `auto`, it must be private. Throws IoError.
-void make_stage_folder(const std::string& stage_dir, const fs::path& folder) {
-  if (stage_dir == kAuto || !fs::exists(folder)) storage::make_private_folder(folder);
 }
 
 /// False if the file is a link, not a regular file, or written by another user. Does not throw.
@@ -170,18 +160,15 @@ fs::path user_token_cache() {
 std::uint64_t token_cache_limit() {
   const char* const value = std::getenv(kLimitVariable);
   if (value == nullptr || *value == 0) return kDefaultLimit;
-  const std::string text = value;
   char* end = nullptr;
   const double number = std::strtod(value, &end);
-  std::string_view unit = end;
-  double factor = kGiB;
-  if (const auto at = std::string_view("KMGT").find(unit.substr(0, 1)); !unit.empty()) {
-    if (at == std::string_view::npos) refuse_limit(text);
-    factor = std::exp2(10.0 * static_cast<double>(at + 1));
-    unit.remove_prefix(1);
-    if (!unit.empty() && unit != "B" && unit != "iB") refuse_limit(text);
+  const std::string_view unit = *end == 0 ? "G" : end, ending = unit.substr(1);
+  const std::size_t power = std::string_view("KMGT").find(unit.front()) + 1;  // 0: no such unit
+  const double factor = std::exp2(10.0 * static_cast<double>(power));
+  if (end == value || !(number >= 0) || number * factor >= 1e19 || power == 0 ||
+      !(ending.empty() || ending == "B" || ending == "iB")) {
+    throw ConfigError(kLimitVariable, "\"{}\" is not a size; expected for example 100G, 500M or 0 (no limit)", value);
   }
-  if (end == value || !(number >= 0) || number * factor >= 1e19) refuse_limit(text);
   return number == 0 ? kNoCacheLimit : static_cast<std::uint64_t>(number * factor);
 }
 
@@ -292,7 +279,7 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   if (stage_folder_.empty() || table->path().empty()) return table;
   const fs::path file = file_of(stage_folder_, key);
   try {
-    make_stage_folder(stage_dir_, stage_folder_);
+    if (stage_dir_ == kAuto || !fs::exists(stage_folder_)) storage::make_private_folder(stage_folder_);
     sweep_token_cache(stage_folder_);
     if (auto there = is_own_file(file) ? open_if_good(file, key) : nullptr) {
       log_info("stage_dir: {} exists already", file.string());
