@@ -15,6 +15,48 @@
 namespace lora_train::data {
 namespace {
 
+double cost_of(double length, const PlanOptions& options) { return length + options.attention_cost * length * length; }
+
+/// Adds a row; `first` is the first document of the step, whose documents lie side by side.
+void add_row(MicroBatchPlan& micro_batch, std::span<const std::uint32_t> row, const std::uint32_t* first) {
+  for (const std::uint32_t& document : row) {
+    micro_batch.documents.push_back(document);
+    micro_batch.document_in_step.push_back(static_cast<std::uint32_t>(&document - first));
+  }
+}
+
+/// Groups rows begin..end-1 in order, micro_batch_size per micro-batch; the last may be smaller.
+std::vector<MicroBatchPlan> deal_in_order(const Rows& rows, std::size_t begin, std::size_t end,
+                                          std::int64_t micro_batch_size) {
+  std::vector<MicroBatchPlan> micro_batches;
+  for (std::size_t r = begin; r < end; ++r) {
+    if ((r - begin) % static_cast<std::size_t>(micro_batch_size) == 0) micro_batches.emplace_back();
+    add_row(micro_batches.back(), rows[r], rows[begin].data());
+  }
+  return micro_batches;
+}
+
+/// Deals rows begin..end-1, one step, to options.world_size ranks and each rank's micro-batches, both with
+/// deal_evenly(). Returns those of options.rank. lengths[d] = tokens of document d.
+std::vector<MicroBatchPlan> deal_to_rank(const Rows& rows, std::size_t begin, std::size_t end,
+                                         const PlanOptions& options, std::span<const std::uint32_t> lengths) {
+  std::vector<double> costs(end - begin), my_costs;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    for (const std::uint32_t document : rows[begin + i]) costs[i] += cost_of(lengths[document], options);
+  }
+  const auto mine =
+      deal_evenly(costs, static_cast<std::size_t>(options.world_size))[static_cast<std::size_t>(options.rank)];
+  for (const std::uint32_t i : mine) my_costs.push_back(costs[i]);
+  const std::int64_t most_rows = ceil_div(static_cast<std::int64_t>(costs.size()), options.world_size);
+  std::vector<MicroBatchPlan> micro_batches;
+  for (const auto& bin :
+       deal_evenly(my_costs, static_cast<std::size_t>(ceil_div(most_rows, options.micro_batch_size)))) {
+    micro_batches.emplace_back();
+    for (const std::uint32_t i : bin) add_row(micro_batches.back(), rows[begin + mine[i]], rows[begin].data());
+  }
+  return micro_batches;
+}
+
 struct DocumentStep {
   std::vector<MicroBatchPlan> micro_batches;  ///< for options.rank
   std::int64_t num_rows = 0;                  ///< over all ranks
@@ -31,8 +73,7 @@ DocumentStep plan_document_step(std::span<const std::uint32_t> documents, std::s
   std::vector<double> costs(documents.size());
   for (std::size_t i = 0; i < documents.size(); ++i) {
     step_lengths[i] = lengths[documents[i]];
-    const double length = step_lengths[i];
-    costs[i] = length + options.attention_cost * length * length;
+    costs[i] = cost_of(step_lengths[i], options);
   }
   DocumentStep result;
   Rows own;
@@ -119,16 +160,6 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
   return deal_in_order(rows, 0, rows.size(), micro_batch_size);
 }
 
-namespace {
-
-/// Either rows, which are cut into steps, or documents, which are cut into steps and then packed.
-struct EpochPlan {
-  Rows rows;
-  std::vector<std::uint32_t> documents;
-};
-
-}  // namespace
-
 struct RunPlan::State {
   State(const DocumentStore& documents, const PlanOptions& plan_options)
       : store(documents), options(plan_options), lengths(lengths_of(documents)) {}
@@ -144,7 +175,7 @@ struct RunPlan::State {
 
   std::mutex mutex;
   int cached_epoch = -1;
-  std::shared_ptr<const EpochPlan> cached;
+  std::shared_ptr<const Rows> cached;
 
   // Without shuffling and weights, all epochs are like the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
@@ -155,14 +186,15 @@ struct RunPlan::State {
   // True if all epochs have the same number of steps.
   bool is_even() const { return !epochs_differ() || (counts_documents() && options.ranges.empty()); }
 
-  std::shared_ptr<const EpochPlan> plan_of(int epoch) {
+  // The rows of an epoch, which are cut into steps. If steps are packed, each document is a row here.
+  std::shared_ptr<const Rows> plan_of(int epoch) {
     const std::lock_guard lock(mutex);
     const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
       cached.reset();  // so that memory never holds two epochs
-      cached = std::make_shared<const EpochPlan>(packs_steps()
-                                                     ? EpochPlan{{}, documents_of_epoch(options, lengths.size(), key)}
-                                                     : EpochPlan{rows_of_epoch(lengths, options, key), {}});
+      cached = std::make_shared<const Rows>(packs_steps()
+                                                ? one_document_a_row(documents_of_epoch(options, lengths.size(), key))
+                                                : rows_of_epoch(lengths, options, key));
       cached_epoch = key;
     }
     return cached;
@@ -173,7 +205,7 @@ struct RunPlan::State {
     const auto steps = [&](std::size_t n) { return ceil_div(static_cast<std::int64_t>(n), options.global_batch_size); };
     if (counts_documents()) return steps(num_documents_in_epoch(options, lengths.size(), epoch));
     const bool is_kept = keep == Keep::kRows || !epochs_differ();
-    return steps(is_kept ? plan_of(epoch)->rows.size() : rows_of_epoch(lengths, options, epoch).size());
+    return steps(is_kept ? plan_of(epoch)->size() : rows_of_epoch(lengths, options, epoch).size());
   }
 
   void sum_up_first() {
@@ -181,74 +213,54 @@ struct RunPlan::State {
     while ((first.steps = count_steps_of(epoch, Keep::kRows)) == 0) {
       if (++epoch >= options.num_epochs.value_or(HUGE_VAL)) return;
     }
-    const auto plan = plan_of(epoch);
-    if (packs_steps()) {
-      sum_up_steps(*plan);
-    } else {
-      sum_up_rows(plan->rows);
-    }
-  }
-
-  void sum_up_rows(const Rows& rows) {
-    first.rows = static_cast<std::int64_t>(rows.size());
-    first.documents = static_cast<std::int64_t>(rows.num_documents());
+    const auto rows = plan_of(epoch);
+    first.documents = std::ssize(rows->documents());
+    for (const std::uint32_t document : rows->documents()) first.tokens += lengths[document];
+    if (packs_steps()) return count_packed_rows(*rows);
+    first.rows = static_cast<std::int64_t>(rows->size());
     first.most_rows_of_rank = ceil_div(std::min(first.rows, options.global_batch_size), options.world_size);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (const std::uint32_t document : rows[r]) {
-        first.tokens += lengths[document];
-      }
-    }
   }
 
-  void sum_up_steps(const EpochPlan& epoch) {
+  void count_packed_rows(const Rows& epoch) {
     StopPoll stop_poll;
     for (std::int64_t i = 0; i < first.steps; ++i) {
       stop_poll();
-      const DocumentStep step = plan_document_step(documents_of_step(epoch, i), lengths, options, i);
+      const auto [begin, end] = bounds_of(epoch, i);
+      const auto documents = epoch.documents().subspan(begin, end - begin);
+      const DocumentStep step = plan_document_step(documents, lengths, options, i);
       first.rows += step.num_rows;
       first.most_rows_of_rank = std::max(first.most_rows_of_rank, step.most_rows);
     }
-    first.documents = static_cast<std::int64_t>(epoch.documents.size());
-    for (const std::uint32_t document : epoch.documents) first.tokens += lengths[document];
   }
 
-  // The documents of step `i` of an epoch, from 0.
-  std::span<const std::uint32_t> documents_of_step(const EpochPlan& epoch, std::int64_t i) const {
+  // Step i of an epoch, from 0, has the rows begin..end-1.
+  std::pair<std::size_t, std::size_t> bounds_of(const Rows& rows, std::int64_t i) const {
     const auto size = static_cast<std::size_t>(options.global_batch_size), begin = static_cast<std::size_t>(i) * size;
-    return std::span(epoch.documents).subspan(begin, std::min(size, epoch.documents.size() - begin));
+    return {begin, std::min(rows.size(), begin + size)};
   }
 
-  StepPlan plan_packed_step(const EpochPlan& epoch, std::int64_t i) const {
-    const auto documents = documents_of_step(epoch, i);
-    DocumentStep packed = plan_document_step(documents, lengths, options, i);
+  StepPlan plan_step(const Rows& rows, std::int64_t i) const {
+    const auto [begin, end] = bounds_of(rows, i);
     StepPlan plan;
-    plan.num_rows = packed.num_rows;
-    plan.micro_batches = std::move(packed.micro_batches);
-    add_documents(documents, plan);
-    plan.epoch_after = static_cast<double>(i * options.global_batch_size + plan.num_documents) /
-                       static_cast<double>(epoch.documents.size());
-    return plan;
-  }
-
-  StepPlan plan_row_step(const Rows& rows, std::int64_t i) const {
-    const auto begin = static_cast<std::size_t>(i * options.global_batch_size);
-    const std::size_t end = std::min(rows.size(), begin + static_cast<std::size_t>(options.global_batch_size));
-    StepPlan plan;
-    plan.num_rows = static_cast<std::int64_t>(end - begin);
-    plan.micro_batches = options.world_size == 1 ? deal_in_order(rows, begin, end, options.micro_batch_size)
-                                                 : deal_to_rank(rows, begin, end, options, lengths);
-    for (std::size_t r = begin; r < end; ++r) add_documents(rows[r], plan);
+    if (packs_steps()) {
+      DocumentStep packed = plan_document_step(rows.documents().subspan(begin, end - begin), lengths, options, i);
+      plan.num_rows = packed.num_rows;
+      plan.micro_batches = std::move(packed.micro_batches);
+    } else {
+      plan.num_rows = static_cast<std::int64_t>(end - begin);
+      plan.micro_batches = options.world_size == 1 ? deal_in_order(rows, begin, end, options.micro_batch_size)
+                                                   : deal_to_rank(rows, begin, end, options, lengths);
+    }
+    for (std::size_t r = begin; r < end; ++r) {
+      plan.num_documents += std::ssize(rows[r]);
+      for (const std::uint32_t document : rows[r]) {
+        plan.num_tokens += lengths[document];
+        plan.num_supervised += store.num_supervised(document);
+        plan.weight_sum += store.weight_sum(document);
+      }
+    }
     plan.epoch_after = static_cast<double>(end) / static_cast<double>(rows.size());
     return plan;
-  }
-
-  void add_documents(std::span<const std::uint32_t> documents, StepPlan& plan) const {
-    plan.num_documents += static_cast<std::int64_t>(documents.size());
-    for (const std::uint32_t document : documents) {
-      plan.num_tokens += lengths[document];
-      plan.num_supervised += store.num_supervised(document);
-      plan.weight_sum += store.weight_sum(document);
-    }
   }
 
   // Counts epochs up to the one that step k is in.
@@ -344,10 +356,7 @@ StepPlan RunPlan::step(std::int64_t k) const {
   }
   throw_if_stop_requested();
   const auto [epoch, steps_before] = state_->epoch_of(k);
-  const auto planned = state_->plan_of(epoch);
-  const std::int64_t index = k - 1 - steps_before;
-  StepPlan plan =
-      state_->packs_steps() ? state_->plan_packed_step(*planned, index) : state_->plan_row_step(planned->rows, index);
+  StepPlan plan = state_->plan_step(*state_->plan_of(epoch), k - 1 - steps_before);
   plan.step = k;
   plan.epoch = epoch;
   plan.epoch_after += epoch;

@@ -90,7 +90,7 @@ TEST(FirstFitDecreasing, HasEveryDocumentOnceAndOverfillsNoRow) {
     const Rows rows = pack_first_fit_decreasing(in_order(count), lengths, max_seq_len, kKey, window);
     expect_rows_within(rows, lengths, max_seq_len);
     Documents seen = all_documents(rows);
-    EXPECT_EQ(rows.num_documents(), count);
+    EXPECT_EQ(rows.documents().size(), count);
     std::sort(seen.begin(), seen.end());
     ASSERT_EQ(seen, in_order(count)) << "seed " << seed;
   }

@@ -1,4 +1,4 @@
-// The rows of an epoch: documents chosen by weight, shuffled, packed into rows, and dealt to the ranks. Documents in a
+// The rows of an epoch: documents chosen by weight, shuffled and packed; and how to deal them evenly. Documents in a
 // row stay isolated from each other (attention and positions).
 #pragma once
 
@@ -22,7 +22,8 @@ class Rows {
   std::span<const std::uint32_t> operator[](std::size_t r) const {
     return std::span(documents_).subspan(begins_[r], begins_[r + 1] - begins_[r]);
   }
-  std::size_t num_documents() const { return documents_.size(); }
+  /// Documents of all rows; each row is a part of it.
+  std::span<const std::uint32_t> documents() const { return documents_; }
 
   void reserve(std::size_t num_documents) { documents_.reserve(num_documents); }
   void add(std::span<const std::uint32_t> documents);
@@ -83,12 +84,6 @@ struct PlanOptions {
   double attention_cost = 1.0 / 16384;
 };
 
-struct MicroBatchPlan {
-  std::vector<std::uint32_t> documents;         ///< indices into the DocumentStore
-  std::vector<std::uint32_t> document_in_step;  ///< each document's ordinal in the global step, from 0 (dropout
-                                                ///< counters)
-};
-
 /// The order of all documents in an epoch: 0..n-1 shuffled by Fisher-Yates with Philox numbers from (seed, epoch).
 std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle);
 
@@ -111,14 +106,5 @@ Rows rows_of_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& op
 /// number). Returns the items of each bin, ascending. A pure function of its arguments, so every rank computes the same
 /// result. O(n log n).
 std::vector<std::vector<std::uint32_t>> deal_evenly(std::span<const double> costs, std::size_t num_bins);
-
-/// Groups rows begin..end-1 in order, micro_batch_size per micro-batch; the last may be smaller.
-std::vector<MicroBatchPlan> deal_in_order(const Rows& rows, std::size_t begin, std::size_t end,
-                                          std::int64_t micro_batch_size);
-
-/// Deals rows begin..end-1, one step, to options.world_size ranks and each rank's micro-batches, both with
-/// deal_evenly(). Returns those of options.rank. lengths[d] = tokens of document d.
-std::vector<MicroBatchPlan> deal_to_rank(const Rows& rows, std::size_t begin, std::size_t end,
-                                         const PlanOptions& options, std::span<const std::uint32_t> lengths);
 
 }  // namespace lora_train::data

@@ -11,6 +11,12 @@
 
 namespace lora_train::data {
 
+struct MicroBatchPlan {
+  std::vector<std::uint32_t> documents;         ///< indices into the DocumentStore
+  std::vector<std::uint32_t> document_in_step;  ///< each document's ordinal in the global step, from 0 (dropout
+                                                ///< counters)
+};
+
 /// Numbers are for the whole step, across all ranks; micro_batches are this rank's.
 struct StepPlan {
   std::int64_t step = 0;  ///< from 1
