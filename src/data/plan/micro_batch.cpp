@@ -37,45 +37,28 @@ struct Parts {
   std::span<float> soft_log_probs;
 };
 
-struct PartSizes {
-  std::size_t num_tokens = 0, num_sequences = 0, num_soft = 0;
-  bool has_weights = false;
-};
-
 static_assert(sizeof(float) == sizeof(std::int32_t));
 
-/// The only place that cuts a document into sequences: attention stays within a sequence, and its positions start at 0.
-/// Calls visit(begin, num_tokens) for each; so far, a document is one sequence.
-template <class Visit>
-void for_each_sequence(const DocumentStore& store, std::uint32_t document, const Visit& visit) {
-  visit(std::size_t{0}, static_cast<std::size_t>(store.num_tokens(document)));
-}
-
-Parts cut(HostBuffer& buffer, const PartSizes& sizes) {
-  const auto [num_tokens, num_sequences, num_soft, has_weights] = sizes;
-  const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
-  const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_sequences + 1);
-  const std::size_t document_part = has_weights || num_soft > 0 ? aligned(num_sequences) : num_sequences;
-  const std::size_t num_weights = has_weights ? num_tokens : 0;
-  const std::size_t weights_begin = 3 * token_part + offset_part + document_part;
-  const std::size_t soft_begin = weights_begin + (num_soft > 0 ? aligned(num_weights) : num_weights);
-  const std::size_t log_probs_begin = soft_begin + aligned(num_soft);
-  Parts parts;
-  parts.storage = buffer.resize(num_soft > 0 ? log_probs_begin + num_soft : soft_begin);
-  const auto floats = [&](std::size_t begin, std::size_t count) {
-    return std::span(reinterpret_cast<float*>(parts.storage.data() + begin), count);
+/// Each part that is not empty begins at a multiple of kPartAlignment.
+Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_docs, std::size_t num_soft, bool has_weights) {
+  std::size_t end = 0;
+  const auto place = [&](std::size_t count) {  // where a part begins
+    if (count == 0) return end;
+    const std::size_t begin = (end + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+    end = begin + count;
+    return begin;
   };
-  parts.weights = floats(weights_begin, num_weights);
-  if (num_soft > 0) {
-    parts.soft_ids = parts.storage.subspan(soft_begin, num_soft);
-    parts.soft_log_probs = floats(log_probs_begin, num_soft);
-  }
-  parts.ids = parts.storage.subspan(0, num_tokens);
-  parts.labels = parts.storage.subspan(token_part, num_tokens);
-  parts.positions = parts.storage.subspan(2 * token_part, num_tokens);
-  parts.cu_seqlens = parts.storage.subspan(3 * token_part, num_sequences + 1);
-  parts.document_in_step = parts.storage.subspan(3 * token_part + offset_part, num_sequences);
-  return parts;
+  const std::size_t num_weights = has_weights ? num_tokens : 0;
+  const std::size_t ids = place(num_tokens), labels = place(num_tokens), positions = place(num_tokens);
+  const std::size_t offsets = place(num_docs + 1), ordinals = place(num_docs), weights = place(num_weights);
+  const std::size_t soft_ids = place(num_soft), log_probs = place(num_soft);
+  const std::span<std::int32_t> all = buffer.resize(end);
+  const auto floats = [&](std::size_t begin, std::size_t count) {
+    return std::span(reinterpret_cast<float*>(all.data() + begin), count);
+  };
+  return {all.subspan(ids, num_tokens),       all.subspan(labels, num_tokens), all.subspan(positions, num_tokens),
+          all.subspan(offsets, num_docs + 1), all.subspan(ordinals, num_docs), all,
+          floats(weights, num_weights),       all.subspan(soft_ids, num_soft), floats(log_probs, num_soft)};
 }
 
 // Documents are scattered across the store: brings one into the cache while another is copied.
@@ -86,10 +69,10 @@ void prefetch(std::span<const std::int32_t> values) {
   }
 }
 
-void put_sequence(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
+void put_document(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
                   std::span<const std::int32_t> labels) {
-  std::copy(ids.begin(), ids.end(), parts.ids.begin() + static_cast<std::ptrdiff_t>(at));
-  std::copy(labels.begin() + 1, labels.end(), parts.labels.begin() + static_cast<std::ptrdiff_t>(at));
+  std::ranges::copy(ids, parts.ids.subspan(at).begin());
+  std::ranges::copy(labels.subspan(1), parts.labels.subspan(at).begin());
   parts.labels[at + ids.size() - 1] = kIgnoredLabel;
   const auto positions = parts.positions.subspan(at, ids.size());
   std::iota(positions.begin(), positions.end(), 0);
@@ -189,12 +172,9 @@ std::span<std::int32_t> HostBuffer::resize(std::size_t count) {
 BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan) {
   BatchShape shape;
   for (const std::uint32_t document : plan.documents) {
-    for_each_sequence(store, document, [&](std::size_t, std::size_t num_tokens) {
-      const auto length = static_cast<std::int64_t>(num_tokens);
-      ++shape.num_docs;
-      shape.num_tokens += length;
-      shape.longest = std::max(shape.longest, length);
-    });
+    ++shape.num_docs;
+    shape.num_tokens += store.num_tokens(document);
+    shape.longest = std::max(shape.longest, store.num_tokens(document));
   }
   return shape;
 }
@@ -211,31 +191,26 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
   std::int64_t num_supervised = 0;
   for (const std::uint32_t document : plan.documents) num_supervised += store.num_supervised(document);
   const std::int64_t width = store.soft_width();
-  const Parts parts = cut(buffer, {static_cast<std::size_t>(shape.num_tokens), static_cast<std::size_t>(shape.num_docs),
-                                   static_cast<std::size_t>(num_supervised * width), has_weights});
+  const Parts parts = cut(buffer, static_cast<std::size_t>(shape.num_tokens), plan.documents.size(),
+                          static_cast<std::size_t>(num_supervised * width), has_weights);
   MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
   batch.weights = parts.weights;
   batch.soft = {width, parts.soft_ids, parts.soft_log_probs};
   batch.max_document_tokens = shape.longest;
-  std::size_t at = 0, sequence = 0;
+  std::size_t at = 0;
   parts.cu_seqlens[0] = 0;
   for (std::size_t i = 0; i < plan.documents.size(); ++i) {
     const std::uint32_t document = plan.documents[i];
-    const auto ids = store.ids(document), labels = store.labels(document);
-    const auto weights = store.weights(document);
+    const auto ids = store.ids(document);
     if (i + 1 < plan.documents.size()) {
       prefetch(store.ids(plan.documents[i + 1]));
       prefetch(store.labels(plan.documents[i + 1]));
     }
-    for_each_sequence(store, document, [&](std::size_t begin, std::size_t length) {
-      put_sequence(parts, at, ids.subspan(begin, length), labels.subspan(begin, length));
-      if (has_weights) {
-        put_weights(parts.weights.subspan(at, length), weights.empty() ? weights : weights.subspan(begin, length));
-      }
-      at += length;
-      parts.document_in_step[sequence] = static_cast<std::int32_t>(plan.document_in_step[i]);
-      parts.cu_seqlens[++sequence] = static_cast<std::int32_t>(at);
-    });
+    put_document(parts, at, ids, store.labels(document));
+    if (has_weights) put_weights(parts.weights.subspan(at, ids.size()), store.weights(document));
+    at += ids.size();
+    parts.document_in_step[i] = static_cast<std::int32_t>(plan.document_in_step[i]);
+    parts.cu_seqlens[i + 1] = static_cast<std::int32_t>(at);
     if (width > 0) {
       put_soft_labels(parts, static_cast<std::size_t>(batch.num_supervised),
                       static_cast<std::size_t>(store.num_supervised(document)), store.soft_labels(document), width);
