@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -78,65 +79,47 @@ std::string needed_drop_fraction(std::int64_t num_examples, const DocumentStore&
                   larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
-struct HashedExample {
-  std::uint64_t hash;
-  std::uint32_t document;
-};
-
-// Sorted by hash; equal hashes in document order.
-std::vector<HashedExample> sorted_by_hash(const DocumentStore& store) {
-  std::vector<HashedExample> examples(store.size());
-  for (std::size_t i = 0; i < examples.size(); ++i) {
-    examples[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
-  }
-  StopPoll stop_poll;
-  std::sort(examples.begin(), examples.end(), [&](const HashedExample& a, const HashedExample& b) {
-    stop_poll();
-    return a.hash != b.hash ? a.hash < b.hash : a.document < b.document;
-  });
-  return examples;
-}
-
-// A training example and its equal.
+// An example and its equal.
 struct Pair {
   std::uint32_t document;
   std::uint32_t twin;
   const DocumentStore* store;  // store of the twin
 };
 
-bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
-
-void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& train, Ledger& ledger) {
-  if (pairs.empty()) return;
-  const Pair& first = *std::min_element(pairs.begin(), pairs.end(), is_earlier);
-  ledger.add(reason, train.source(first.document), "like " + first.store->source(first.twin),
-             static_cast<std::int64_t>(pairs.size()));
-}
-
-std::vector<Pair> pairs_within(const std::vector<HashedExample>& examples, const DocumentStore& train) {
-  std::vector<Pair> pairs;
-  for (std::size_t first = 0, i = 1; i < examples.size(); ++i) {
-    if (examples[i].hash != examples[first].hash) {
-      first = i;
-    } else {
-      pairs.push_back({examples[i].document, examples[first].document, &train});
-    }
+/// The examples of `store` that equal one of `others`, with the first such one; without others, those that equal an
+/// earlier one of `store`. In document order.
+std::vector<Pair> pairs_of(const DocumentStore& store, const std::vector<const DocumentStore*>& others) {
+  struct Example {
+    std::uint64_t hash;
+    std::uint32_t store, document;
+  };
+  std::vector<const DocumentStore*> stores = others;
+  stores.push_back(&store);
+  std::vector<Example> examples;
+  for (std::uint32_t s = 0; s < stores.size(); ++s) {
+    examples.reserve(examples.size() + stores[s]->size());
+    for (std::uint32_t i = 0; i < stores[s]->size(); ++i) examples.push_back({stores[s]->content_hash(i), s, i});
   }
+  StopPoll stop_poll;
+  std::sort(examples.begin(), examples.end(), [&](const Example& a, const Example& b) {
+    stop_poll();
+    return std::tie(a.hash, a.store, a.document) < std::tie(b.hash, b.store, b.document);
+  });
+  std::vector<Pair> pairs;
+  const Example* first = nullptr;  // of those with this hash
+  for (const Example& example : examples) {
+    if (first == nullptr || example.hash != first->hash) first = &example;
+    if (example.store < others.size() || (others.empty() ? &example == first : first->store == others.size())) continue;
+    pairs.push_back({example.document, first->document, stores[first->store]});
+  }
+  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.document < b.document; });
   return pairs;
 }
 
-void add_pairs_between(const std::vector<HashedExample>& examples, const DocumentStore& eval,
-                       std::vector<Pair>& pairs) {
-  const std::vector<HashedExample> others = sorted_by_hash(eval);
-  auto other = others.begin();
-  for (const HashedExample& example : examples) {
-    while (other != others.end() && other->hash < example.hash) {
-      ++other;
-    }
-    if (other != others.end() && other->hash == example.hash) {
-      pairs.push_back({example.document, other->document, &eval});
-    }
-  }
+void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
+  if (pairs.empty()) return;
+  const Pair& first = pairs.front();
+  ledger.add(reason, store.source(first.document), "like " + first.store->source(first.twin), std::ssize(pairs));
 }
 
 /// The examples that are not in `pairs`; counts the others as lost.
@@ -280,27 +263,16 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
 }
 
 DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger) {
-  return without(pairs_within(sorted_by_hash(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
+  return without(pairs_of(train, {}), LedgerReason::kDroppedDuplicate, train, ledger);
 }
 
 DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
-  std::vector<Pair> pairs;
-  add_pairs_between(sorted_by_hash(eval), train, pairs);
-  return without(pairs, LedgerReason::kDroppedInTraining, eval, ledger);
+  return without(pairs_of(eval, {&train}), LedgerReason::kDroppedInTraining, eval, ledger);
 }
 
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger) {
-  const std::vector<HashedExample> examples = sorted_by_hash(train);
-  add(pairs_within(examples, train), LedgerReason::kDuplicate, train, ledger);
-  std::vector<Pair> pairs;
-  for (const DocumentStore* eval : evals) {
-    add_pairs_between(examples, *eval, pairs);
-  }
-  // An example in several sets counts once.
-  std::stable_sort(pairs.begin(), pairs.end(), is_earlier);
-  const auto is_same = [](const Pair& a, const Pair& b) { return a.document == b.document; };
-  pairs.erase(std::unique(pairs.begin(), pairs.end(), is_same), pairs.end());
-  add(pairs, LedgerReason::kInValidation, train, ledger);
+  add(pairs_of(train, {}), LedgerReason::kDuplicate, train, ledger);
+  if (!evals.empty()) add(pairs_of(train, evals), LedgerReason::kInValidation, train, ledger);
 }
 
 StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
