@@ -5,7 +5,6 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <system_error>
 #include <thread>
@@ -19,19 +18,11 @@
 namespace lora_train::data {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
-
-class PageableMemory : public HostMemory {
- public:
-  void* allocate(std::size_t bytes) override { return ::operator new(bytes, kAlignment); }
-  void release(void* memory) noexcept override { ::operator delete(memory, kAlignment); }
-};
-
 constexpr std::size_t kPartAlignment = 64 / sizeof(std::int32_t);
 
 // The writable parts of a micro-batch, cut from one buffer.
 struct Parts {
-  std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step, storage;
+  std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step;
   std::span<float> weights;
   std::span<std::int32_t> soft_ids;
   std::span<float> soft_log_probs;
@@ -57,8 +48,8 @@ Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_docs, std:
     return std::span(reinterpret_cast<float*>(all.data() + begin), count);
   };
   return {all.subspan(ids, num_tokens),       all.subspan(labels, num_tokens), all.subspan(positions, num_tokens),
-          all.subspan(offsets, num_docs + 1), all.subspan(ordinals, num_docs), all,
-          floats(weights, num_weights),       all.subspan(soft_ids, num_soft), floats(log_probs, num_soft)};
+          all.subspan(offsets, num_docs + 1), all.subspan(ordinals, num_docs), floats(weights, num_weights),
+          all.subspan(soft_ids, num_soft),    floats(log_probs, num_soft)};
 }
 
 // Documents are scattered across the store: brings one into the cache while another is copied.
@@ -110,7 +101,7 @@ constexpr std::chrono::milliseconds kLookForStops{100};
 // Unused buffers. Shared with the micro-batches handed out.
 class FreeBuffers {
  public:
-  explicit FreeBuffers(HostMemory& memory) : memory_(memory) {}
+  explicit FreeBuffers(std::pmr::memory_resource* memory) : memory_(memory) {}
 
   HostBuffer take() {
     const std::lock_guard lock(mutex_);
@@ -126,7 +117,7 @@ class FreeBuffers {
   }
 
  private:
-  HostMemory& memory_;
+  std::pmr::memory_resource* memory_;
   std::mutex mutex_;
   std::vector<HostBuffer> buffers_;
 };
@@ -153,20 +144,15 @@ struct Item {
 
 }  // namespace
 
-HostMemory& pageable_memory() {
-  static PageableMemory memory;
-  return memory;
-}
-
 std::span<std::int32_t> HostBuffer::resize(std::size_t count) {
-  if (count > (values_ == nullptr ? 0 : capacity_)) {
-    values_.reset();
+  const std::size_t num_lines = count / std::size(Line{}.values) + 1;
+  if (num_lines > lines_.size()) {
+    lines_.clear();
+    lines_.shrink_to_fit();  // so that memory never holds both
     // Micro-batches vary little in size: with a quarter extra, a buffer soon stops growing.
-    const std::size_t capacity = count + count / 4;
-    values_.reset(static_cast<std::int32_t*>(values_.get_deleter().memory->allocate(capacity * sizeof(std::int32_t))));
-    capacity_ = capacity;
+    lines_.resize(num_lines + num_lines / 4);
   }
-  return {values_.get(), count};
+  return {reinterpret_cast<std::int32_t*>(lines_.data()), count};
 }
 
 BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan) {
@@ -193,7 +179,7 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
   const std::int64_t width = store.soft_width();
   const Parts parts = cut(buffer, static_cast<std::size_t>(shape.num_tokens), plan.documents.size(),
                           static_cast<std::size_t>(num_supervised * width), has_weights);
-  MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
+  MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step};
   batch.weights = parts.weights;
   batch.soft = {width, parts.soft_ids, parts.soft_log_probs};
   batch.max_document_tokens = shape.longest;
@@ -230,7 +216,7 @@ class BatchPrefetcher::State {
         options_(options),
         last_step_(last_step),
         depth_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.num_workers * options.prefetch_factor))),
-        buffers_(std::make_shared<FreeBuffers>(*options.memory)),
+        buffers_(std::make_shared<FreeBuffers>(options.memory)),
         claim_step_(first_step),
         consumer_step_(first_step) {}
 

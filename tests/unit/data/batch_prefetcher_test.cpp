@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 PrefetchOptions workers(std::int64_t num_workers, std::int64_t prefetch_factor,
-                        HostMemory& memory = pageable_memory()) {
+                        std::pmr::memory_resource& memory = *std::pmr::new_delete_resource()) {
   PrefetchOptions options;
   options.num_workers = num_workers;
   options.prefetch_factor = prefetch_factor;
@@ -23,20 +23,21 @@ PrefetchOptions workers(std::int64_t num_workers, std::int64_t prefetch_factor,
 }
 
 // Thread-safe memory that counts, and that can be told to fail or to wait.
-class TestMemory : public HostMemory {
+class TestMemory : public std::pmr::memory_resource {
  public:
-  void* allocate(std::size_t bytes) override {
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (bytes > largest) {
       throw std::bad_alloc();
     }
     before_allocate();
     ++num_allocated;
-    return pageable_memory().allocate(bytes);
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
   }
-  void release(void* memory) noexcept override {
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
     ++num_released;
-    pageable_memory().release(memory);
+    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
   }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
   std::atomic<int> num_allocated = 0, num_released = 0;
   std::size_t largest = SIZE_MAX;
   std::function<void()> before_allocate = [] {};

@@ -118,16 +118,15 @@ TEST(MicroBatch, DocumentsWithoutWeightsBesideOthersHaveOnes) {
   EXPECT_EQ(batch.weight_sum, 2.5);
 }
 
-TEST(MicroBatch, LiesInOnePieceOfMemoryWithAlignedParts) {
+TEST(MicroBatch, PartsAreAlignedAndInOrder) {
   HostBuffer buffer;
   const MicroBatch batch = build_micro_batch(three_documents(), {{0, 2, 0, 2, 0, 2, 0}, {0, 1, 2, 3, 4, 5, 6}}, buffer);
-  const std::int32_t* end = batch.storage.data();
+  const std::int32_t* end = batch.ids.data();
   for (const auto part : {batch.ids, batch.labels, batch.positions, batch.cu_seqlens, batch.document_in_step}) {
     EXPECT_GE(part.data(), end);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(part.data()) % 64, 0U);
     end = part.data() + part.size();
   }
-  EXPECT_EQ(end, batch.storage.data() + batch.storage.size());
 }
 
 TEST(MicroBatch, EmptyPlanHasNoDocument) {
@@ -138,23 +137,24 @@ TEST(MicroBatch, EmptyPlanHasNoDocument) {
 }
 
 // Counts what it gave and got back.
-class CountingMemory : public HostMemory {
+class CountingMemory : public std::pmr::memory_resource {
  public:
-  void* allocate(std::size_t bytes) override {
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     ++num_allocated;
-    return pageable_memory().allocate(bytes);
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
   }
-  void release(void* memory) noexcept override {
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
     ++num_released;
-    pageable_memory().release(memory);
+    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
   }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
   int num_allocated = 0, num_released = 0;
 };
 
 TEST(HostBuffer, KeepsItsMemoryUntilMoreIsNeeded) {
   CountingMemory memory;
   {
-    HostBuffer buffer(memory);
+    HostBuffer buffer(&memory);
     const auto* first = buffer.resize(100).data();
     EXPECT_EQ(buffer.resize(1).data(), first);
     EXPECT_EQ(buffer.resize(100).size(), 100U);

@@ -1,6 +1,5 @@
-// A micro-batch as flattened documents, the input of one forward and backward pass; its host memory
-// (plan/setup/batch_feed copies GPU inputs into page-locked memory); and background threads that prepare a run's
-// micro-batches in order.
+// A micro-batch as flattened documents, the input of one forward and backward pass (plan/setup/batch_feed copies it into
+// page-locked memory for a GPU); and background threads that prepare a run's micro-batches in order.
 #pragma once
 
 #include <chrono>
@@ -8,8 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/cache/document_store.h"
@@ -17,46 +18,30 @@
 
 namespace lora_train::data {
 
-/// Allocates host memory. Thread-safe.
-class HostMemory {
- public:
-  virtual ~HostMemory() = default;
-  /// `bytes` > 0 of uninitialised memory, aligned to 64. May throw anything; a BatchPrefetcher passes it on.
-  virtual void* allocate(std::size_t bytes) = 0;
-  virtual void release(void* memory) noexcept = 0;
-};
-
-/// Ordinary memory. Lives as long as the program.
-HostMemory& pageable_memory();
-
-/// A buffer of int32 values that grows on demand and never shrinks. Not thread-safe.
+/// A buffer of int32 values, aligned to 64 bytes, that grows on demand and never shrinks. Not thread-safe.
 class HostBuffer {
  public:
   /// `memory` must outlive the buffer.
-  explicit HostBuffer(HostMemory& memory = pageable_memory()) : values_(nullptr, Release{&memory}) {}
+  explicit HostBuffer(std::pmr::memory_resource* memory = std::pmr::new_delete_resource()) : lines_(memory) {}
 
-  /// Room for `count` values, uninitialised. Invalidates earlier spans.
+  /// Room for `count` values. Invalidates earlier spans.
   std::span<std::int32_t> resize(std::size_t count);
 
  private:
-  struct Release {
-    HostMemory* memory;
-    void operator()(std::int32_t* values) const noexcept { memory->release(values); }
+  struct alignas(64) Line {
+    std::int32_t values[16];
   };
-
-  std::unique_ptr<std::int32_t[], Release> values_;
-  std::size_t capacity_ = 0;  ///< of values_, unless moved from
+  std::pmr::vector<Line> lines_;
 };
 
-/// N = tokens of all documents side by side, without padding. The parts follow each other in `storage`, each aligned to
-/// 64 bytes. The builder owns the memory.
+/// N = tokens of all documents side by side, without padding. The parts are aligned to 64 bytes. The builder owns
+/// the memory.
 struct MicroBatch {
   std::span<const std::int32_t> ids;               ///< [N]
   std::span<const std::int32_t> labels;            ///< [N] shifted: token t's label is that of ids[t + 1]; -100 = none
   std::span<const std::int32_t> positions;         ///< [N], from 0 in each document
   std::span<const std::int32_t> cu_seqlens;        ///< [num_docs + 1], starts with 0, ends with N
   std::span<const std::int32_t> document_in_step;  ///< [num_docs] the document's ordinal in the global step
-  std::span<const std::int32_t> storage;           ///< all of these; gaps between the parts are undefined
   std::int64_t max_document_tokens = 0;
   std::int64_t num_supervised = 0;      ///< labels other than -100
   std::span<const float> weights = {};  ///< [N] loss weights, shifted like labels; empty: all 1
@@ -82,7 +67,8 @@ struct PrefetchOptions {
   std::int64_t num_workers = DataSection{}.dataloader_num_workers;  ///< threads; 0 = prepare in the calling thread
   std::int64_t prefetch_factor =
       DataSection{}.dataloader_prefetch_factor;  ///< micro-batches prepared ahead per worker, >= 1
-  HostMemory* memory = &pageable_memory();       ///< must outlive the prefetcher and the last micro-batch
+  /// Thread-safe; must outlive the prefetcher and the last micro-batch. What it throws is passed on.
+  std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
   /// Reports a wait of this length, and again each time it doubles. Without workers, nothing is reported.
   std::chrono::milliseconds stall_after{60'000};
   /// Receives the report; default: log_warning.
