@@ -100,7 +100,7 @@ FILES_OF_OTHERS = [
     ("the lock follows links", "run_folder_test FolderLock.*", [
         ("src/run_folder/folder_lock.cpp", "O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK", "O_CLOEXEC | (MUTANT ? 0 : O_NOFOLLOW) | O_NONBLOCK")]),
     ("the lock is not taken", "run_folder_test FolderLock.*", [
-        ("src/run_folder/folder_lock.cpp", "if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;", "if (MUTANT || ::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;")]),
+        ("src/run_folder/folder_lock.cpp", "if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;", "if (MUTANT || ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;")]),
     ("half-written files stay", "run_folder_test OutputFolder.*", [
         (RUN_FOLDER, "    storage::delete_temporaries(folder, storage::is_run_name, own", "    if (!MUTANT) storage::delete_temporaries(folder, storage::is_run_name, own")]),
     ("the replaced run is deleted at once", "run_folder_test *Run.*:OutputFolder.*", [

@@ -164,15 +164,14 @@ std::string why_no_answer(const Address& address) {
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   std::string reason;
   for (const addrinfo* target = found; target != nullptr; target = target->ai_next) {
-    const int fd = ::socket(target->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int status = ::connect(fd, target->ai_addr, target->ai_addrlen) == 0 ? 0 : errno;
-    pollfd connecting{fd, POLLOUT, 0};
+    const Descriptor probe(::socket(target->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int status = ::connect(probe.get(), target->ai_addr, target->ai_addrlen) == 0 ? 0 : errno;
+    pollfd connecting{probe.get(), POLLOUT, 0};
     if (status == EINPROGRESS) {
       socklen_t size = sizeof status;
       const bool has_answered = ::poll(&connecting, 1, 1000 * static_cast<int>(kTimeToAnswer.count())) == 1;
-      if (!has_answered || ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &status, &size) != 0) status = ETIMEDOUT;
+      if (!has_answered || ::getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &status, &size) != 0) status = ETIMEDOUT;
     }
-    if (fd >= 0) ::close(fd);
     if (status == 0) return "";
     reason = std::strerror(status);
   }
@@ -206,16 +205,15 @@ c10::intrusive_ptr<c10d::TCPStore> join_store(const launch::World& world, const 
 
 /// The address that packets to `target` would be sent from; empty if there is no route.
 std::string source_of_route(const addrinfo& target) {
-  const int fd = ::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const Descriptor probe(::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage local{};
   socklen_t size = sizeof local;
   std::array<char, 128> text{};
   // connect() on a datagram socket only looks up the route.
-  const bool is_known = fd >= 0 && ::connect(fd, target.ai_addr, target.ai_addrlen) == 0 &&
-                        ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
+  const bool is_known = probe.is_open() && ::connect(probe.get(), target.ai_addr, target.ai_addrlen) == 0 &&
+                        ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
                         ::getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text.data(), text.size(), nullptr, 0,
                                       NI_NUMERICHOST) == 0;
-  if (fd >= 0) ::close(fd);
   return is_known ? text.data() : "";
 }
 

@@ -21,11 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr char kProcess[] = "process ";
 
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  const int code = errno;
-  throw IoError(path.string(), "{}: {}", what, std::strerror(code));
-}
-
 /// Another process may have deleted the file between our open() and flock().
 bool has_the_name(int fd, const fs::path& path) {
   struct stat held {};
@@ -43,27 +38,22 @@ bool is_lock(int fd) {
   return size == 0 || std::string_view(start) == kProcess;
 }
 
-[[noreturn]] void refuse(const fs::path& path, int fd) {
-  if (fd >= 0) ::close(fd);
-  throw ConfigError(path.string(),
-                    "is a link, or was not written by lora-train, which locks the folder with a file of this name. "
-                    "Move it, or choose another output_dir");
-}
-
 }  // namespace
 
 FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFile) {
   make_folders(folder);
   do {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-    if (fd_ < 0 && errno != ELOOP) fail(path_, "cannot open the lock of the output folder");
-    if (fd_ < 0 || !is_lock(fd_)) refuse(path_, fd_);
-    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;
+    file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+    if (!file_.is_open() && errno != ELOOP) fail_with(path_, "cannot open the lock of the output folder");
+    if (!file_.is_open() || !is_lock(file_.get())) {
+      throw ConfigError(path_.string(),
+                        "is a link, or was not written by lora-train, which locks the folder with a file of this name. "
+                        "Move it, or choose another output_dir");
+    }
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     const int code = errno;
     const std::string holder = code == EWOULDBLOCK ? read_file(path_) : "";
-    ::close(fd_);
-    fd_ = -1;
+    file_ = Descriptor();
     if (code == EWOULDBLOCK) {
       throw ConfigError(folder.string(), "another run is writing here (" + (holder.empty() ? "a process" : holder) +
                                              "). Wait for it, stop it, or choose another --output-dir");
@@ -71,17 +61,15 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFi
     log_warning(path_.string() + ": this file system does not support locks (" + std::strerror(code) +
                 "); nothing stops a second run from writing to the folder");
     return;
-  } while (!has_the_name(fd_, path_));
+  } while (!has_the_name(file_.get(), path_));
   const std::string holder = fmt::format("{}{} on {}", kProcess, ::getpid(), host_name());
-  if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
+  if (::ftruncate(file_.get(), 0) != 0 || write_all(file_.get(), holder) != holder.size()) {
     log_warning("{}: cannot write this process's name: {}", path_.string(), std::strerror(errno));
   }
 }
 
 FolderLock::~FolderLock() {
-  if (fd_ < 0) return;
-  ::unlink(path_.c_str());
-  ::close(fd_);
+  if (file_.is_open()) ::unlink(path_.c_str());  // before the lock ends
 }
 
 }  // namespace lora_train::run_folder

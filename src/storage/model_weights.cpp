@@ -277,13 +277,11 @@ ReadAhead::ReadAhead(const fs::path& folder, std::int64_t most_bytes) {
   try {
     thread_ = std::thread([this, files] {
       for (const auto& [path, bytes] : files) {
-        const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0) continue;
-        for (std::int64_t begin = 0; begin < bytes && !is_stopped_; begin += kPieceBytes) {
+        const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+        for (std::int64_t begin = 0; file.is_open() && begin < bytes && !is_stopped_; begin += kPieceBytes) {
           const std::int64_t count = std::min(kPieceBytes, bytes - begin);
-          if (::posix_fadvise(fd, begin, count, POSIX_FADV_WILLNEED) == 0) asked_bytes_ += count;
+          if (::posix_fadvise(file.get(), begin, count, POSIX_FADV_WILLNEED) == 0) asked_bytes_ += count;
         }
-        ::close(fd);
       }
     });
   } catch (const std::system_error&) {  // no thread available: the files are read later

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "lora_train/base/file.h"
+
 namespace lora_train::run_folder {
 
 /// Holds output_dir/.lora-train.lock, which names this process, and deletes it on destruction. The lock is the system's
@@ -13,12 +15,10 @@ class FolderLock {
   /// if the file is a link or not ours; IoError.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace lora_train::run_folder

@@ -64,22 +64,13 @@ constexpr std::size_t kBlock = std::size_t{4} << 20;
 constexpr double kMaxSeconds = 5;
 
 /// A file without a name.
-class NamelessFile {
- public:
-  explicit NamelessFile(const fs::path& folder) {
-    std::string name = (folder / ".lora-train-disk-XXXXXX").string();
-    fd_ = ::mkostemp(name.data(), O_CLOEXEC);
-    if (fd_ < 0) fail_with(folder, "cannot create a file");
-    ::unlink(name.c_str());
-  }
-  ~NamelessFile() { ::close(fd_); }
-  NamelessFile(const NamelessFile&) = delete;
-  NamelessFile& operator=(const NamelessFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
+Descriptor nameless_file(const fs::path& folder) {
+  std::string name = (folder / ".lora-train-disk-XXXXXX").string();
+  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file.is_open()) fail_with(folder, "cannot create a file");
+  ::unlink(name.c_str());
+  return file;
+}
 
 class Stopwatch {
  public:
@@ -99,26 +90,26 @@ std::string incompressible_block() {
   return block;
 }
 
-void write_and_sync(const NamelessFile& file, std::uint64_t most_bytes, DiskSpeed& speed) {
+void write_and_sync(const Descriptor& file, std::uint64_t most_bytes, DiskSpeed& speed) {
   const std::string block = incompressible_block();
   const Stopwatch clock;
   while (speed.num_bytes < most_bytes && clock.seconds() < kMaxSeconds) {
     const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
-    if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
+    if (write_all(file.get(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
     speed.num_bytes += size;
   }
-  if (::fsync(file.fd()) != 0) fail_with(speed.folder, "cannot sync");
+  if (::fsync(file.get()) != 0) fail_with(speed.folder, "cannot sync");
   speed.write_bytes_per_s = static_cast<double>(speed.num_bytes) / std::max(clock.seconds(), 1e-9);
 }
 
-void read_back(const NamelessFile& file, DiskSpeed& speed) {
-  ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
-  ::lseek(file.fd(), 0, SEEK_SET);
+void read_back(const Descriptor& file, DiskSpeed& speed) {
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  ::lseek(file.get(), 0, SEEK_SET);
   std::vector<char> buffer(kBlock);
   std::uint64_t num_read = 0;
   const Stopwatch clock;
   for (ssize_t count = 1; count > 0; num_read += static_cast<std::uint64_t>(count)) {
-    count = ::read(file.fd(), buffer.data(), buffer.size());
+    count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0) fail_with(speed.folder, "cannot read");
   }
   if (num_read != speed.num_bytes) throw IoError(speed.folder.string(), "a file came back shorter than it was written");
@@ -442,7 +433,7 @@ DiskSpeed look_at_disk(const fs::path& folder) {
 
 DiskSpeed measure_disk(const fs::path& folder, std::uint64_t most_bytes) {
   DiskSpeed speed = look_at_disk(folder);
-  const NamelessFile file(folder);
+  const Descriptor file = nameless_file(folder);
   write_and_sync(file, std::min(most_bytes, speed.free_bytes / 4), speed);
   if (speed.num_bytes > 0) read_back(file, speed);
   return speed;
