@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -20,8 +21,6 @@ namespace {
 constexpr std::int64_t kRoundTo = 64;
 constexpr std::int64_t kLeastCap = 2048;
 
-std::int64_t round_up(std::int64_t value) { return (value + kRoundTo - 1) / kRoundTo * kRoundTo; }
-
 std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p) {
   const auto n = static_cast<std::int64_t>(sorted.size());
   return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
@@ -29,7 +28,7 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
 
 /// Advice on a larger max_seq_len, within the limits of the model.
 std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
-  const std::int64_t wanted = round_up(store.longest());
+  const std::int64_t wanted = round_up(store.longest(), kRoundTo);
   if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
     return fmt::format("max_seq_len: {}  keeps everything", wanted);
   }
@@ -196,14 +195,15 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
 }
 
 std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings) {
-  const std::int64_t value = std::min(round_up(lengths.longest), std::max(kLeastCap, 4 * lengths.percentile_99));
+  const std::int64_t value =
+      std::min(round_up(lengths.longest, kRoundTo), std::max(kLeastCap, 4 * lengths.percentile_99));
   return max_position_embeddings > 0 ? std::min(value, max_position_embeddings) : value;
 }
 
 std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths) {
   std::set<std::int64_t> choices;
   for (const std::int64_t length : {lengths.percentile_50, lengths.percentile_99, lengths.longest}) {
-    choices.insert(round_up(length));
+    choices.insert(round_up(length, kRoundTo));
   }
   if (choices.size() < 2) return {};
   std::vector<std::string> lines;

@@ -141,12 +141,6 @@ void AtomicFolder::take_back() {
   sync_folder(target_.parent_path());
 }
 
-void write_folder(const fs::path& target, const std::vector<FileToWrite>& files, const OwnEntries& own) {
-  AtomicFolder folder(target, own);
-  folder.write(files);
-  folder.commit();
-}
-
 std::vector<std::string> own_files(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours) {
   std::vector<std::string> names = list_folder(folder);
   std::erase_if(names,

@@ -60,10 +60,6 @@ class AtomicFolder {
   std::map<std::string, FileHash> files_;
 };
 
-/// Writes and commits such a folder.
-void write_folder(const std::filesystem::path& target, const std::vector<FileToWrite>& files,
-                  const OwnEntries& own = {});
-
 /// Deletes what this program wrote in `folder`, and `folder` itself once it is empty. Everything else moves to the
 /// folder `home` under its name; if that is taken, or there is no such folder, it stays, and a log line names it. A
 /// call that was interrupted is completed by the next one. Throws IoError.

@@ -1,17 +1,17 @@
 #include "lora_train/data/plan/batch_class.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
-#include <tuple>
+
+#include "lora_train/base/ceil_div.h"
 
 namespace lora_train::data {
 namespace {
 
 constexpr std::int64_t kStep = 128;     // token capacities are multiples of this
 constexpr std::size_t kMaxSizes = 256;  // number of sizes to choose classes from
-
-std::int64_t rounded_up(std::int64_t count, std::int64_t step) { return (count + step - 1) / step * step; }
 
 /// Micro-batches of similar size; num_tokens is that of the largest.
 struct Size {
@@ -24,7 +24,7 @@ std::vector<Size> sizes_of(const std::vector<BatchShape>& shapes, std::int64_t m
   std::int64_t step = kStep;
   while (max_tokens / step > static_cast<std::int64_t>(kMaxSizes)) step *= 2;
   for (const BatchShape& shape : shapes) {
-    const std::int64_t capacity = std::min(rounded_up(shape.num_tokens, step), max_tokens);
+    const std::int64_t capacity = std::min(round_up(shape.num_tokens, step), max_tokens);
     Size& size = by_capacity[capacity];
     size.num_tokens = capacity;
     size.count += shape.count;
@@ -71,26 +71,21 @@ bool grows_too_much(const BatchClass& larger, const BatchShape& shape) {
   return filled > kMaxFilledShare * static_cast<double>(shape.num_tokens) + static_cast<double>(kFillerTokens);
 }
 
-/// Counts how often each shape occurs.
-class ShapeCounts {
- public:
-  void add(const DocumentStore& store, const std::vector<MicroBatchPlan>& plan) {
-    for (const auto& micro : plan) {
-      if (micro.documents.empty()) continue;
-      const BatchShape shape = shape_of(store, micro);
-      ++counts_[{shape.num_tokens, shape.num_docs, shape.longest}];
-    }
-  }
-  std::vector<BatchShape> shapes() const {
-    std::vector<BatchShape> shapes;
-    for (const auto& [key, count] : counts_)
-      shapes.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), count});
-    return shapes;
-  }
+using ShapeCounts = std::map<std::array<std::int64_t, 3>, std::int64_t>;
 
- private:
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts_;
-};
+void count_shapes(const DocumentStore& store, const std::vector<MicroBatchPlan>& plan, ShapeCounts& counts) {
+  for (const auto& micro : plan) {
+    if (micro.documents.empty()) continue;
+    const BatchShape shape = shape_of(store, micro);
+    ++counts[{shape.num_tokens, shape.num_docs, shape.longest}];
+  }
+}
+
+std::vector<BatchShape> shapes_of(const ShapeCounts& counts) {
+  std::vector<BatchShape> shapes;
+  for (const auto& [sizes, count] : counts) shapes.push_back({sizes[0], sizes[1], sizes[2], count});
+  return shapes;
+}
 
 }  // namespace
 
@@ -107,7 +102,7 @@ std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shap
     found->longest = std::max(found->longest, shape.longest);
   }
   std::erase_if(classes, [](const BatchClass& c) { return c.num_docs == 0; });
-  for (BatchClass& c : classes) c.longest = std::min(rounded_up(c.longest, kStep), c.num_tokens);
+  for (BatchClass& c : classes) c.longest = std::min(round_up(c.longest, kStep), c.num_tokens);
   return classes;
 }
 
@@ -126,15 +121,15 @@ std::int64_t num_surveyed_steps(const RunPlan& plan) { return std::min(plan.tota
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan) {
   ShapeCounts counts;
   for (std::int64_t step = 1; step <= num_surveyed_steps(plan); ++step)
-    counts.add(store, plan.step(step).micro_batches);
-  return counts.shapes();
+    count_shapes(store, plan.step(step).micro_batches, counts);
+  return shapes_of(counts);
 }
 
 std::vector<BatchShape> batch_shapes(const std::vector<NamedStore>& stores,
                                      const std::vector<std::vector<MicroBatchPlan>>& plans) {
   ShapeCounts counts;
-  for (std::size_t i = 0; i < stores.size(); ++i) counts.add(stores[i].store, plans.at(i));
-  return counts.shapes();
+  for (std::size_t i = 0; i < stores.size(); ++i) count_shapes(stores[i].store, plans.at(i), counts);
+  return shapes_of(counts);
 }
 
 }  // namespace lora_train::data

@@ -35,7 +35,9 @@ AdapterConfig adapter_config() {
 
 void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values,
           Precision dtype) {
-  storage::write_folder(folder.path(), adapter_files(config, {"q_proj"}, values, dtype));
+  storage::AtomicFolder target(folder.path());
+  target.write(adapter_files(config, {"q_proj"}, values, dtype));
+  target.commit();
 }
 
 void save(const TemporaryFolder& folder, model::Trainables& values, Precision dtype = Precision::kFp32) {

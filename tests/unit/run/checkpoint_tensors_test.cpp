@@ -42,7 +42,9 @@ bool equal(const Trained& a, const Trained& b) {
 }
 
 void write(const TemporaryFolder& folder, const Trained& saved) {
-  storage::write_folder(folder / "checkpoint", checkpoint_files(nullptr, {}, saved.parameters, saved.optimizer));
+  storage::AtomicFolder target(folder / "checkpoint");
+  target.write(checkpoint_files(nullptr, {}, saved.parameters, saved.optimizer));
+  target.commit();
 }
 
 void read(const TemporaryFolder& folder, Trained& into) {

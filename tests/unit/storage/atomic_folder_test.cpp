@@ -108,7 +108,11 @@ void make_mixed(const fs::path& folder) {
 TEST(AtomicFolder, WhatOthersPutThereMovesToTheNewOne) {
   const TemporaryFolder folder;
   make_mixed(folder / "result");
-  write_folder(folder / "result", {{"own1", "new"}}, own_files);
+  {
+    AtomicFolder replacement(folder / "result", own_files);
+    replacement.write({{"own1", "new"}});
+    replacement.commit();
+  }
   EXPECT_EQ(read_file(folder / "result" / "own1"), "new");
   EXPECT_EQ(read_file(folder / "result" / "evals" / "mmlu"), "old");
   EXPECT_EQ(names_in(folder / "result").size(), 3U);

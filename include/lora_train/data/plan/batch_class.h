@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/plan/micro_batch.h"
 
@@ -23,7 +24,7 @@ constexpr std::size_t kMaxBatchClasses = 6;
 constexpr double kMaxFilledShare = 0.25;
 
 /// Number of documents that fill `num_tokens` slots.
-constexpr std::int64_t num_fillers(std::int64_t num_tokens) { return (num_tokens + kFillerTokens - 1) / kFillerTokens; }
+constexpr std::int64_t num_fillers(std::int64_t num_tokens) { return ceil_div(num_tokens, kFillerTokens); }
 
 /// At most kMaxBatchClasses classes, ascending by num_tokens, that minimise the padding of the run's micro-batches.
 /// None has more than max_tokens. Depends on the shapes alone, not on their order.
