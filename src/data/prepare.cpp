@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,28 +29,6 @@
 
 namespace lora_train::data {
 namespace {
-
-/// Example numbers, both ascending, so that both parts keep file order.
-struct Split {
-  std::vector<std::uint32_t> train, held_out;
-};
-
-/// Chooses examples by Philox numbers from the seed: the same examples on every machine. val_set_size below 1 is a
-/// share (rounded up), from 1 on a count. Throws DataError (where = "val_set_size") if no example would be left to
-/// train on.
-Split split_examples(std::size_t num_examples, double val_set_size, std::uint64_t seed) {
-  const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_examples)) : val_set_size;
-  if (wanted >= static_cast<double>(num_examples)) {
-    throw DataError("val_set_size", "{:g} would hold out {:.0f} of {} examples, leaving none to train on", val_set_size,
-                    wanted, num_examples);
-  }
-  const auto order = shuffled(num_examples, philox_key(seed, RandomPurpose::kSplit, {}));
-  const auto cut = order.begin() + static_cast<std::ptrdiff_t>(wanted);
-  Split split{{cut, order.end()}, {order.begin(), cut}};
-  std::sort(split.train.begin(), split.train.end());
-  std::sort(split.held_out.begin(), split.held_out.end());
-  return split;
-}
 
 /// `identity`: the concatenated fingerprints of the files of all datasets.
 std::string fingerprint_of(const DataSection& section, const DataContext& context, const std::string& identity,
@@ -152,9 +131,7 @@ class Preparation {
     data_.max_seq_len =
         section_.max_seq_len ? *section_.max_seq_len : automatic_max_seq_len(lengths, context_.max_position_embeddings);
     if (data_.max_seq_len_is_auto) {
-      for (const std::string& line : length_choices(data_.train, data_.train_lengths)) {
-        log_info(line);
-      }
+      for (const std::string& line : length_choices(data_.train, data_.train_lengths)) log_info(line);
     }
     if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
       log_warning(
@@ -169,9 +146,7 @@ class Preparation {
   }
 
   void apply_policy(bool has_train) {
-    if (has_train) {
-      apply_policy_to(data_.train, data_.ledger, kTrainingData);
-    }
+    if (has_train) apply_policy_to(data_.train, data_.ledger, kTrainingData);
     for (NamedStore& set : data_.evals) {
       apply_policy_to(set.store, set.ledger, evaluation_data(set.name));
     }
@@ -194,33 +169,36 @@ class Preparation {
     }
   }
 
+  /// Chooses examples by Philox numbers from the seed: the same examples on every machine. val_set_size below 1 is a
+  /// share (rounded up), from 1 on a count.
   void split_validation() {
-    if (section_.val_set_size <= 0) return;
-    const Split split =
-        split_examples(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
-    NamedStore held_out;
-    held_out.name = eval_names_.back();
-    auto chosen = split.held_out;
-    if (section_.eval_max_samples && static_cast<std::size_t>(*section_.eval_max_samples) < chosen.size()) {
-      chosen.resize(static_cast<std::size_t>(*section_.eval_max_samples));
+    const double size = section_.val_set_size, num_examples = static_cast<double>(data_.train.size());
+    if (size <= 0) return;
+    const double wanted = size < 1 ? std::ceil(size * num_examples) : size;
+    if (wanted >= num_examples) {
+      throw DataError("val_set_size", "{:g} would hold out {:.0f} of {} examples, leaving none to train on", size,
+                      wanted, data_.train.size());
     }
-    held_out.store = data_.train.subset(chosen);
-    held_out.ledger.total = held_out.ledger.kept = static_cast<std::int64_t>(chosen.size());
-    data_.train = data_.train.subset(split.train);
-    log_info("val_set_size: " + format_count(split.held_out.size()) + " examples held out, " +
+    auto order =
+        shuffled(data_.train.size(), philox_key(static_cast<std::uint64_t>(context_.seed), RandomPurpose::kSplit, {}));
+    const auto held_out = std::span(order).first(static_cast<std::size_t>(wanted)),
+               rest = std::span(order).subspan(held_out.size());
+    std::ranges::sort(held_out);  // both keep file order
+    std::ranges::sort(rest);
+    const std::size_t most = static_cast<std::size_t>(section_.eval_max_samples.value_or(INT64_MAX));
+    NamedStore set{eval_names_.back(), data_.train.subset(held_out.first(std::min(most, held_out.size()))), {}};
+    set.ledger.total = set.ledger.kept = static_cast<std::int64_t>(set.store.size());
+    data_.train = data_.train.subset(rest);
+    log_info("val_set_size: " + format_count(held_out.size()) + " examples held out, " +
              format_count(data_.train.size()) + " left to train on");
-    data_.evals.push_back(std::move(held_out));
+    data_.evals.push_back(std::move(set));
   }
 
   // Counts in the final training and evaluation sets. Keeps the examples: repetition may be intended.
   void count_duplicates(bool has_train) {
     if (!has_train) return;
     Ledger found;
-    std::vector<const DocumentStore*> evals;
-    for (const NamedStore& set : data_.evals) {
-      evals.push_back(&set.store);
-    }
-    data::count_duplicates(data_.train, evals, found);
+    data::count_duplicates(data_.train, eval_stores(), found);
     data_.ledger.add(found);
     for (const LedgerEntry& entry : found.entries) {
       log_warning("{}: {}", kTrainingData, found.line(entry, static_cast<std::int64_t>(data_.train.size())));
@@ -296,15 +274,17 @@ class Preparation {
     return loaded;
   }
 
+  std::vector<const DocumentStore*> eval_stores() const {
+    std::vector<const DocumentStore*> stores;
+    for (const NamedStore& set : data_.evals) stores.push_back(&set.store);
+    return stores;
+  }
+
   // Uses the longest example of all sets, so that an evaluation example never decides if a run can train.
   LengthStatistics measure() {
     data_.train_lengths = length_statistics({&data_.train});
     LengthStatistics lengths = data_.train_lengths;
-    std::vector<const DocumentStore*> stores;
-    for (const NamedStore& set : data_.evals) {
-      stores.push_back(&set.store);
-    }
-    const LengthStatistics evals = length_statistics(stores);
+    const LengthStatistics evals = length_statistics(eval_stores());
     lengths.longest = std::max(lengths.longest, evals.longest);
     lengths.percentile_99 = std::max(lengths.percentile_99, evals.percentile_99);
     return lengths;
