@@ -39,9 +39,7 @@ std::string percent(std::int64_t part, std::int64_t whole) {
 std::string Ledger::line(const LedgerEntry& entry, std::int64_t total) {
   std::string line = format_count(entry.count) + " (" + percent(entry.count, std::max<std::int64_t>(total, 1)) + ") " +
                      text_of(entry.reason).sentence + "; first: " + entry.first_source;
-  if (!entry.first_message.empty()) {
-    line += ": " + entry.first_message;
-  }
+  if (!entry.first_message.empty()) line += ": " + entry.first_message;
   if (entry.more_sources.empty()) return line;
   const auto others = entry.count - 1 - static_cast<std::int64_t>(entry.more_sources.size());
   return line + "; also " + join(entry.more_sources) + (others > 0 ? " and " + format_count(others) + " more" : "");
@@ -82,9 +80,7 @@ std::int64_t Ledger::count(LedgerReason reason) const {
 
 std::vector<std::string> Ledger::lines() const {
   std::vector<std::string> out = {fmt::format("examples: {} read, {} kept", format_count(total), format_count(kept))};
-  for (const LedgerEntry& entry : entries) {
-    out.push_back("  " + line(entry, total));
-  }
+  for (const LedgerEntry& entry : entries) out.push_back("  " + line(entry, total));
   return out;
 }
 

@@ -135,7 +135,9 @@ class DocumentStore {
   }
   /// Loss weights of document i, one per id; empty: all 1.
   std::span<const float> weights(std::size_t i) const {
-    return has_weights(i) ? first_weights(example(i), documents_[i].num_tokens) : std::span<const float>();
+    if (!has_weights(i)) return {};
+    const std::span<const float> all = example(i).weights;
+    return all.first(all.empty() ? 0 : documents_[i].num_tokens);
   }
   /// Soft labels of document i; width 0 if it has none.
   SoftLabels soft_labels(std::size_t i) const { return example(i).soft.first(documents_[i].num_supervised); }
@@ -187,9 +189,6 @@ class DocumentStore {
   };
   // Does not read examples of tables without weights.
   bool has_weights(std::size_t i) const { return (*sources_)[documents_[i].table].has_weights; }
-  static std::span<const float> first_weights(const StoredExample& example, std::size_t count) {
-    return example.weights.first(example.weights.empty() ? 0 : count);
-  }
   StoredExample example(std::size_t i) const {
     return (*sources_)[documents_[i].table].table->example(documents_[i].position);
   }

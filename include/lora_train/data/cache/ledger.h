@@ -23,11 +23,10 @@ enum class LedgerReason {
                        ///< drop_duplicates
 };
 
-/// The name in summary.json: "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "empty_answer",
-/// "duplicate", "in_validation", "dropped_duplicate", "dropped_in_training".
+/// The name in summary.json: "bad_row", ...
 const char* name_of(LedgerReason reason);
 
-/// False for reasons that keep the example (kTruncated, kNotRendered, kEmptyAnswer, kDuplicate, kInValidation).
+/// False for reasons that keep the example.
 bool is_lost(LedgerReason reason);
 
 struct LedgerEntry {
