@@ -11,23 +11,18 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_plain(std::string_view part) {
-  if (part.empty() || part.front() == '.' || part.front() == '-' || part.find("..") != std::string_view::npos)
-    return false;
-  for (const char c : part) {
-    const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!is_word && c != '-' && c != '_' && c != '.') return false;
-  }
-  return true;
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  return !part.empty() && part.front() != '.' && part.front() != '-' && part.find("..") == std::string_view::npos &&
+         part.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
 /// A branch or tag may contain slashes ("refs/pr/1"); each part must be plain.
 bool is_revision(std::string_view text) {
-  for (std::size_t begin = 0;;) {
-    const auto slash = text.find('/', begin);
-    if (!is_plain(text.substr(begin, slash == std::string_view::npos ? slash : slash - begin))) return false;
-    if (slash == std::string_view::npos) return true;
-    begin = slash + 1;
+  for (auto slash = text.find('/'); slash != std::string_view::npos; slash = text.find('/')) {
+    if (!is_plain(text.substr(0, slash))) return false;
+    text.remove_prefix(slash + 1);
   }
+  return is_plain(text);
 }
 
 std::string environment(const char* name) {
