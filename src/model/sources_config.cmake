@@ -3,7 +3,7 @@
 set(LT_MODEL_CONFIG_SOURCES
   activation_plan.cpp layer_shape.cpp
   families/config_reader.cpp families/families.cpp families/model_config.cpp families/rope_config.cpp
-  weights/expected_weights.cpp weights/init_model.cpp weights/linear_reader.cpp
+  weights/expected_weights.cpp weights/init_model.cpp
   weights/stored_linear.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)

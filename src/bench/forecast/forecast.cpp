@@ -184,7 +184,7 @@ plan::ModelFiles open_model_files(const Profile& profile) {
   const auto& folder = files.resolved.folder;
   if (has_weights(folder)) {
     files.base = plan::base_storage(section, files.config, storage::open_model_weights(folder));
-  } else if (files.config.quantization.method == model::QuantMethod::kNone) {
+  } else if (files.config.quantization.format == model::LinearFormat::kPlain) {
     files.base = plan::base_storage(section, files.config);
   } else {
     throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
@@ -475,7 +475,8 @@ ForecastResult make_forecast(const ForecastRequest& request) {
     Variant variant{setting, std::nullopt};
     try {
       const bool keeps_base = profile.model.base_precision == request.profile.model.base_precision;
-      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone) continue;  // the folder decides
+      if (!keeps_base && files.config.quantization.format != model::LinearFormat::kPlain)
+        continue;  // the folder decides
       const model::BaseStorage base = keeps_base ? files.base : plan::base_storage(profile.model, files.config);
       variant.forecast = GpuForecast(profile, files, base, load, calibrations).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number

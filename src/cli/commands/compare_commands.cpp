@@ -248,7 +248,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   const Probe probe = probe_profile(runs);
   const model::ModelConfig config = model::read_model_config(storage::resolve_model(loaded.profile.model.path).folder);
   report::LadderOptions options{.is_gpu = probe.is_gpu,
-                                .stores_quantised = config.quantization.method != model::QuantMethod::kNone,
+                                .stores_quantised = config.quantization.format != model::LinearFormat::kPlain,
                                 .num_steps = num_steps,
                                 .no_token_cache = runs.token_folder().string()};
   const auto settings = report::make_ladder(loaded.profile, options);

@@ -35,8 +35,7 @@ const nlohmann::json* ConfigReader::find(const char* key) const {
 
 const nlohmann::json& ConfigReader::required(const char* key) const {
   const auto* value = find(key);
-  if (value == nullptr)
-    reject(key, "the key is missing and has no default; use the config.json published with the model");
+  if (value == nullptr) reject(key, "the key is missing and has no default; use the file published with the model");
   return *value;
 }
 

@@ -38,7 +38,7 @@ QuantizationConfig read_bitsandbytes(const ConfigReader& reader) {
                   is_4bit ? "load_in_4bit and" : "neither load_in_4bit nor", is_4bit ? "are both" : "is");
   }
   QuantizationConfig config;
-  config.method = is_4bit ? QuantMethod::kBnb4Bit : QuantMethod::kBnb8Bit;
+  config.format = is_4bit ? LinearFormat::k4Bit : LinearFormat::kInt8;
   config.description = is_4bit ? "bitsandbytes 4-bit" : "bitsandbytes 8-bit";
   if (is_4bit && reader.is_given("bnb_4bit_quant_type")) {
     config.quant_type = reader.one_of("bnb_4bit_quant_type", {"nf4", "fp4"}, "");
@@ -61,7 +61,7 @@ void read_block(const ConfigReader& reader, const char* key, QuantizationConfig&
 
 QuantizationConfig read_fp8(const ConfigReader& reader) {
   QuantizationConfig config;
-  config.method = QuantMethod::kFp8;
+  config.format = LinearFormat::kFp8;
   config.description = "fp8";
   reader.one_of("fmt", {"e4m3"}, "e4m3");
   (void)reader.optional_texts("modules_to_not_convert");
@@ -95,7 +95,7 @@ void read_group(const ConfigReader& group, QuantizationConfig& config) {
 
 QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
   QuantizationConfig config;
-  config.method = QuantMethod::kFp8;
+  config.format = LinearFormat::kFp8;
   config.description = "compressed-tensors FP8";
   const auto check_format = [](const ConfigReader& at) {
     at.one_of("format", {"float-quantized", "naive-quantized"}, "float-quantized", kRemedy);

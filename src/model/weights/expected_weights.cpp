@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <set>
 
-#include "linear_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
+#include "weight_checks.h"
 
 namespace lora_train::model {
 namespace {
@@ -150,7 +150,7 @@ void check_weights(const ModelConfig& config, const storage::WeightFiles& weight
     is_quantised = is_quantised || linear.format != LinearFormat::kPlain;
     names.insert(linear.names.begin(), linear.names.end());
   }
-  if (config.quantization.method != QuantMethod::kNone && !is_quantised) {
+  if (config.quantization.format != LinearFormat::kPlain && !is_quantised) {
     throw FormatError(config.path.string() + ": quantization_config",
                       "says " + config.quantization.description + ", but every linear of the weights is plain: " +
                           "remove the key if the weights were decoded, or download the weights again");
@@ -159,7 +159,7 @@ void check_weights(const ModelConfig& config, const storage::WeightFiles& weight
 }
 
 void refuse_quantised(const ModelConfig& config, std::string_view what) {
-  if (config.quantization.method == QuantMethod::kNone) return;
+  if (config.quantization.format == LinearFormat::kPlain) return;
   throw FormatError(config.path.string() + ": quantization_config",
                     "{} of a model stored quantised ({}) is not supported yet: use the unquantised model", what,
                     config.quantization.description);

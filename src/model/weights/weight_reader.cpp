@@ -16,7 +16,6 @@
 #include <thread>
 #include <tuple>
 
-#include "linear_reader.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -25,6 +24,7 @@
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/model/weights/base_weights.h"
 #include "lora_train/model/weights/tensor_io.h"
+#include "weight_checks.h"
 
 namespace lora_train::model {
 namespace {

@@ -39,14 +39,19 @@ struct RopeConfig {
   std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
 };
 
-enum class QuantMethod { kNone, kBnb4Bit, kBnb8Bit, kFp8 };
+enum class LinearFormat {
+  kPlain,  ///< F32, F16 or BF16 [O, D]
+  k4Bit,   ///< codes of 4 bits into a map of 16 values, a scale per block of the flat matrix: nf4, fp4
+  kInt8,   ///< int8 with a scale per row
+  kFp8     ///< e4m3 with a scale per matrix, row, or block
+};
 
 /// quantization_config of config.json: how quantised linears are stored. The tensors tell which linears are
 /// (stored_linear.h).
 struct QuantizationConfig {
-  QuantMethod method = QuantMethod::kNone;
-  std::string description;  ///< "bitsandbytes 4-bit (nf4)", for messages
-  std::string quant_type;   ///< kBnb4Bit: "nf4" or "fp4"; empty: not given
+  LinearFormat format = LinearFormat::kPlain;  ///< kPlain: not quantised
+  std::string description;                     ///< "bitsandbytes 4-bit (nf4)", for messages
+  std::string quant_type;                      ///< k4Bit: "nf4" or "fp4"; empty: not given
   std::int64_t block_rows = 0,
                block_columns = 0;  ///< kFp8: the tile of one scale; 0: no such scales
   bool has_only_blocks = false;    ///< kFp8: no scales per row or per matrix

@@ -19,13 +19,6 @@ struct TensorEntry;
 
 namespace lora_train::model {
 
-enum class LinearFormat {
-  kPlain,  ///< F32, F16 or BF16 [O, D]
-  k4Bit,   ///< codes of 4 bits into a map of 16 values, a scale per block of the flat matrix: nf4, fp4
-  kInt8,   ///< int8 with a scale per row
-  kFp8     ///< e4m3 with a scale per matrix, row, or block
-};
-
 /// The format of a linear and the sizes of its parts.
 struct LinearStorage {
   LinearFormat format = LinearFormat::kPlain;

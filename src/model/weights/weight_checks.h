@@ -21,6 +21,9 @@ void require_shape(const TensorSpec& spec, const storage::TensorEntry& entry, co
 /// The quantisation state of a weight: the tensors of a folder that go with `name`, by their names, without the weight.
 std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights);
 
+/// The end of messages about a quantised folder.
+inline constexpr const char* kAgain = ": quantise the model again, or use the unquantised model";
+
 inline constexpr std::int64_t kMapSize = 16, kNestedMapSize = 256;
 
 }  // namespace lora_train::model
