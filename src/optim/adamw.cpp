@@ -80,19 +80,6 @@ double norm_of(const at::Tensor& grads) {
 
 constexpr int64_t kGrain = 16384;
 
-kernels::AdamWFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block,
-                                 const double* scalars) {
-  const double learning_rate = scalars[kLearningRate] * block.lr_factor;
-  return {static_cast<float>(scalars[kClipFactor]),
-          static_cast<float>(1.0 - options.beta1),
-          static_cast<float>(options.beta2),
-          static_cast<float>(1.0 - options.beta2),
-          static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
-          static_cast<float>(options.epsilon),
-          static_cast<float>(-learning_rate / scalars[kBeta1Correction]),
-          block.decays ? static_cast<float>(1.0 - learning_rate * options.weight_decay) : 1.0F};
-}
-
 using kernels::AdamW8bitGroups;
 using kernels::kMomentBlockSize;
 using kernels::MomentBlock;
@@ -112,20 +99,6 @@ AdamW8bitGroups groups_of(ParameterBlocks blocks, const AdamWOptions& options) {
     groups.weight_decay[groups.count++] = group.decays ? options.weight_decay : 0;
   }
   return groups;
-}
-
-kernels::AdamW8bitFactors group_factors(const AdamWOptions& options, double lr_factor, double weight_decay,
-                                        const double* scalars) {
-  const double learning_rate = scalars[kLearningRate] * lr_factor;
-  const double correction2_sqrt = std::sqrt(scalars[kBeta2Correction]);
-  return {static_cast<float>(scalars[kClipFactor]),
-          static_cast<float>(options.beta1),
-          static_cast<float>(1.0 - options.beta1),
-          static_cast<float>(options.beta2),
-          static_cast<float>(1.0 - options.beta2),
-          static_cast<float>(correction2_sqrt * options.epsilon),
-          static_cast<float>(-learning_rate * correction2_sqrt / scalars[kBeta1Correction]),
-          static_cast<float>(1.0 - learning_rate * weight_decay)};
 }
 
 void check_state(const at::Tensor& params, const at::Tensor& grads, const AdamW8bitState& state,
@@ -270,7 +243,8 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
     for (const kernels::ParameterBlock& block : blocks) {
       const int64_t first = std::max(begin, block.begin), last = std::min(end, block.begin + block.count);
       if (first >= last) continue;
-      adamw_range_cpu(p + first, g + first, m + first, v + first, last - first, factors_of(options, block, s));
+      adamw_range_cpu(p + first, g + first, m + first, v + first, last - first,
+                      kernels::adamw_factors(options, block.lr_factor, block.decays ? options.weight_decay : 0.0, s));
     }
   });
 }
@@ -365,7 +339,7 @@ void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState
   if (s[kNonFinite] != 0) return;
   kernels::AdamW8bitFactors factors[AdamW8bitGroups::kMax];
   for (int i = 0; i < groups.count; ++i)
-    factors[i] = group_factors(options, groups.lr_factor[i], groups.weight_decay[i], s);
+    factors[i] = kernels::adamw_8bit_factors(options, groups.lr_factor[i], groups.weight_decay[i], s);
   const kernels::AdamW8bitBuffers buffers = buffers_of(params, grads, state);
   std::atomic<int64_t> num_zeroed = 0;
   kernels::parallel_ranges(buffers.num_blocks, kBlockGrain, [&](int64_t first, int64_t last) {

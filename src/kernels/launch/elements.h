@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define LORA_TRAIN_INLINE __host__ __device__ __forceinline__
-#else
-#define LORA_TRAIN_INLINE inline __attribute__((always_inline))
-#endif
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 

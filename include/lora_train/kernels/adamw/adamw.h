@@ -3,9 +3,12 @@
 // only caller of the functions below. No torch.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace at {
 class Tensor;
@@ -59,6 +62,28 @@ struct AdamWFactors {
   float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
 };
 
+/// A product that is rounded before anything is added to it: nvcc would contract the two.
+LORA_TRAIN_INLINE double rounded_product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+LORA_TRAIN_INLINE AdamWFactors adamw_factors(const AdamWOptions& o, double lr_factor, double weight_decay,
+                                             const double* scalars) {
+  const double learning_rate = rounded_product(scalars[kLearningRate], lr_factor);
+  return {static_cast<float>(scalars[kClipFactor]),
+          static_cast<float>(1.0 - o.beta1),
+          static_cast<float>(o.beta2),
+          static_cast<float>(1.0 - o.beta2),
+          static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
+          static_cast<float>(o.epsilon),
+          static_cast<float>(-learning_rate / scalars[kBeta1Correction]),
+          static_cast<float>(1.0 - rounded_product(learning_rate, weight_decay))};
+}
+
 /// Contracts: measure_gradients and adamw_step in module optim. Call them only after implementation_for returned kCuda.
 void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
@@ -88,6 +113,20 @@ struct AdamW8bitGroups {
 struct AdamW8bitFactors {
   float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size, decay;
 };
+
+LORA_TRAIN_INLINE AdamW8bitFactors adamw_8bit_factors(const AdamWOptions& o, double lr_factor, double weight_decay,
+                                                      const double* scalars) {
+  const double learning_rate = rounded_product(scalars[kLearningRate], lr_factor);
+  const double correction2_sqrt = std::sqrt(scalars[kBeta2Correction]);
+  return {static_cast<float>(scalars[kClipFactor]),
+          static_cast<float>(o.beta1),
+          static_cast<float>(1.0 - o.beta1),
+          static_cast<float>(o.beta2),
+          static_cast<float>(1.0 - o.beta2),
+          static_cast<float>(rounded_product(correction2_sqrt, o.epsilon)),
+          static_cast<float>(rounded_product(-learning_rate, correction2_sqrt) / scalars[kBeta1Correction]),
+          static_cast<float>(1.0 - rounded_product(learning_rate, weight_decay))};
+}
 
 /// Flat buffers. Moment buffers hold whole blocks and are aligned to 16 bytes.
 struct AdamW8bitBuffers {

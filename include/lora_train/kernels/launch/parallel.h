@@ -12,6 +12,13 @@
 #define LORA_TRAIN_CLONES
 #endif
 
+// A function of the host and of the GPU.
+#ifdef __CUDACC__
+#define LORA_TRAIN_INLINE __host__ __device__ __forceinline__
+#else
+#define LORA_TRAIN_INLINE inline __attribute__((always_inline))
+#endif
+
 namespace lora_train::kernels {
 
 /// Calls body(begin, end) on disjoint ranges that cover [0, count): one range per thread, none smaller than `grain` unless
