@@ -35,13 +35,10 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
     return cross_entropy_in_place_reference(logits, targets, weights, denominator, output);
   }
   dispatch_dtype(logits, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto kernel, auto... stream) {
-      kernel(write_rows<T>(logits), read<std::int32_t>(targets), read<float>(weights), read<double>(denominator),
-             write<float>(output.losses), write<bool>(output.correct), write<float>(output.confidence), num_rows,
-             logits.size(1), stream...);
-    };
-    how == Implementation::kCpu ? run(cross_entropy_in_place_cpu<T>)
-                                : run(native_kernels_of<T>().cross_entropy_in_place, native_stream());
+    run_native<T>(how, cross_entropy_in_place_cpu<T>, &NativeKernelsOf<T>::cross_entropy_in_place,
+                  write_rows<T>(logits), read<std::int32_t>(targets), read<float>(weights), read<double>(denominator),
+                  write<float>(output.losses), write<bool>(output.correct), write<float>(output.confidence), num_rows,
+                  logits.size(1));
   });
 }
 

@@ -87,4 +87,11 @@ const NativeKernelsOf<T>& native_kernels_of() {
   }
 }
 
+/// Calls cpu(arguments...) or, in stream order, a kernel of T from the table in use.
+template <class T, class Cpu, class Cuda, class... Arguments>
+void run_native(Implementation how, Cpu cpu, Cuda NativeKernelsOf<T>::*cuda, Arguments... arguments) {
+  if (how == Implementation::kCpu) return cpu(arguments...);
+  (native_kernels_of<T>().*cuda)(arguments..., native_stream());
+}
+
 }  // namespace lora_train::kernels

@@ -31,14 +31,11 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
     return dropout_forward_reference(x, token_document, token_position, key, p, y);
   }
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position),
-             reinterpret_cast<const PhiloxKey*>(read<std::int32_t>(key)),
-             static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
-             write_rows<T>(y), x.size(0), x.size(1), stream...);
-    };
-    if (how == Implementation::kCpu) return run(dropout_forward_cpu<T>);
-    run(native_kernels_of<T>().dropout_forward, native_stream());
+    run_native<T>(how, dropout_forward_cpu<T>, &NativeKernelsOf<T>::dropout_forward, read_rows<T>(x),
+                  read<std::int32_t>(token_document), read<std::int32_t>(token_position),
+                  reinterpret_cast<const PhiloxKey*>(read<std::int32_t>(key)),
+                  static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
+                  write_rows<T>(y), x.size(0), x.size(1));
   });
 }
 

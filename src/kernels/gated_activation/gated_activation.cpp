@@ -27,11 +27,8 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activati
   const Implementation how = implementation_for(KernelName::kGatedActivation, gate_up);
   if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1), activation, stream...);
-    };
-    how == Implementation::kCpu ? run(gated_activation_forward_cpu<T>)
-                                : run(native_kernels_of<T>().gated_activation_forward, native_stream());
+    run_native<T>(how, gated_activation_forward_cpu<T>, &NativeKernelsOf<T>::gated_activation_forward,
+                  read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1), activation);
   });
 }
 
@@ -47,12 +44,9 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
   const Implementation how = implementation_for(KernelName::kGatedActivation, gate_up);
   if (how == Implementation::kReference) return gated_activation_backward_reference(dy, gate_up, d_gate_up, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1), activation,
-             stream...);
-    };
-    how == Implementation::kCpu ? run(gated_activation_backward_cpu<T>)
-                                : run(native_kernels_of<T>().gated_activation_backward, native_stream());
+    run_native<T>(how, gated_activation_backward_cpu<T>, &NativeKernelsOf<T>::gated_activation_backward,
+                  read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1),
+                  activation);
   });
 }
 

@@ -33,12 +33,9 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
   if (how == Implementation::kReference)
     return rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset, residual);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps), read_rows<T>(residual),
-             write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1), stream...);
-    };
-    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>)
-                                : run(native_kernels_of<T>().rms_norm_forward, native_stream());
+    run_native<T>(how, rms_norm_forward_cpu<T>, &NativeKernelsOf<T>::rms_norm_forward, read_rows<T>(x),
+                  norm_weight<T>(weight, weight_offset), static_cast<float>(eps), read_rows<T>(residual),
+                  write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1));
   });
 }
 
@@ -66,19 +63,13 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
     return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight, weight_offset);
   }
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
-    const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
-      if (needs_dweight) {  // first: dx may be dy
-        weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0),
-                        x.size(1), stream...);
-      }
-      backward(read_rows<T>(dy), read_rows<T>(x), norm_weight<T>(weight, weight_offset), read<float>(rstd),
-               write_rows<T>(dx), accumulate, x.size(0), x.size(1), stream...);
-    };
-    if (how == Implementation::kCpu) {
-      run(rms_norm_backward_cpu<T>, rms_norm_weight_gradient_cpu<T>);
-    } else {
-      run(native_kernels_of<T>().rms_norm_backward, native_kernels_of<T>().rms_norm_weight_gradient, native_stream());
+    if (needs_dweight) {  // first: dx may be dy
+      run_native<T>(how, rms_norm_weight_gradient_cpu<T>, &NativeKernelsOf<T>::rms_norm_weight_gradient,
+                    read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1));
     }
+    run_native<T>(how, rms_norm_backward_cpu<T>, &NativeKernelsOf<T>::rms_norm_backward, read_rows<T>(dy),
+                  read_rows<T>(x), norm_weight<T>(weight, weight_offset), read<float>(rstd), write_rows<T>(dx),
+                  accumulate, x.size(0), x.size(1));
   });
 }
 

@@ -30,14 +30,9 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   const Implementation how = implementation_for(KernelName::kRope, x);
   if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
-    if (how == Implementation::kCuda) {
-      const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos),
-                                read_rows<float>(table.sin)};
-      return native_kernels_of<T>().rope(write_rows<T>(x), turns, inverse, x.size(0), {x.size(1), 0, x.size(2)},
-                                         native_stream());
-    }
-    rope_in_place_cpu(write_rows<T>(x), read<std::int32_t>(positions), read_rows<float>(table.cos),
-                      read_rows<float>(table.sin), inverse, x.size(0), x.size(1), x.size(2));
+    const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin)};
+    run_native<T>(how, rope_cpu<T>, &NativeKernelsOf<T>::rope, write_rows<T>(x), turns, inverse, x.size(0),
+                  HeadCounts{x.size(1), 0, x.size(2)});
   });
 }
 

@@ -24,16 +24,16 @@ LORA_TRAIN_CLONES void rotate_token(T* x, const float* cos, const float* sin, fl
 }  // namespace
 
 template <class T>
-void rope_in_place_cpu(Rows<T> x, const std::int32_t* positions, Rows<const float> cos, Rows<const float> sin,
-                       bool inverse, std::int64_t num_tokens, std::int64_t H, std::int64_t E) {
+void rope_cpu(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads) {
   const float direction = inverse ? -1.0F : 1.0F;
+  const std::int64_t H = heads.total(), E = heads.head_size;
   parallel_ranges(num_tokens, row_grain(H * E), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      rotate_token(x[n], cos[positions[n]], sin[positions[n]], direction, H, E);
+      rotate_token(x[n], table.cos[table.positions[n]], table.sin[table.positions[n]], direction, H, E);
     }
   });
 }
 
-LORA_TRAIN_INSTANTIATE(rope_in_place_cpu);
+LORA_TRAIN_INSTANTIATE(rope_cpu);
 
 }  // namespace lora_train::kernels

@@ -9,11 +9,6 @@
 
 namespace lora_train::kernels {
 
-/// x: one row per token, H heads of E elements. cos, sin: rows of E / 2.
-template <class T>
-void rope_in_place_cpu(Rows<T> x, const std::int32_t* positions, Rows<const float> cos, Rows<const float> sin,
-                       bool inverse, std::int64_t num_tokens, std::int64_t H, std::int64_t E);
-
 /// The rotations of all positions. Token n uses row positions[n] of cos and sin, E / 2 elements each.
 struct RotationTable {
   const std::int32_t* positions;
@@ -26,6 +21,8 @@ struct HeadCounts {
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
 };
 
+template <class T>
+void rope_cpu(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads);
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
 
