@@ -16,9 +16,24 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr int64_t kMaxBlock = 1024;
+constexpr int64_t kMaxBlock = 1024, kMinBlock = 128;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-constexpr int64_t kMinBlock = 128;
+struct Document {
+  int64_t query, len_q, key, len_k;
+};
+
+std::vector<Document> documents_of(const AttentionLayout& layout) {
+  std::vector<Document> documents;
+  for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
+    const Document doc{layout.cu_seqlens_q[d], layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d],
+                       layout.cu_seqlens_k[d], layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]};
+    if (doc.len_q > 0 || doc.len_k > 0) {
+      documents.push_back(doc);
+    }
+  }
+  return documents;
+}
 
 /// Queries [query, query + num_queries) of the whole batch and all keys they can see. Query i of the block sees
 /// keys up to i + diagonal of the block's keys, and `window` of them (0 = all).
@@ -34,7 +49,8 @@ struct Plan {
   std::vector<std::pair<int64_t, int64_t>> blind_queries;  ///< ranges of queries that see no key
 };
 
-void plan_document(int64_t query, int64_t len_q, int64_t key, int64_t len_k, int64_t window, Plan& plan) {
+void plan_document(const Document& document, int64_t window, Plan& plan) {
+  auto [query, len_q, key, len_k] = document;
   const int64_t blind = std::min(len_q, std::max<int64_t>(0, len_q - len_k));
   if (blind > 0) {
     plan.blind_queries.emplace_back(query, query + blind);
@@ -63,12 +79,7 @@ void plan_document(int64_t query, int64_t len_q, int64_t key, int64_t len_k, int
 
 Plan make_plan(const AttentionLayout& layout) {
   Plan plan;
-  for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
-    const int64_t query = layout.cu_seqlens_q[d];
-    const int64_t key = layout.cu_seqlens_k[d];
-    plan_document(query, layout.cu_seqlens_q[d + 1] - query, key, layout.cu_seqlens_k[d + 1] - key, layout.window,
-                  plan);
-  }
+  for (const Document& document : documents_of(layout)) plan_document(document, layout.window, plan);
   return plan;
 }
 
@@ -86,7 +97,7 @@ class MaskCache {
         visible = visible.triu(b.diagonal - b.window + 1);
       }
       mask_ = at::zeros({b.num_queries, b.num_keys}, like.options());
-      mask_.masked_fill_(visible.logical_not(), -std::numeric_limits<double>::infinity());
+      mask_.masked_fill_(visible.logical_not(), -kInfinity);
     }
     return mask_;
   }
@@ -167,9 +178,7 @@ struct AttentionTensors {
 /// The number of keys that the queries of a head see, summed.
 std::int64_t num_visible(const AttentionLayout& layout) {
   std::int64_t visible = 0;
-  for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
-    const std::int64_t len_q = layout.cu_seqlens_q[d] - layout.cu_seqlens_q[d - 1];
-    const std::int64_t len_k = layout.cu_seqlens_k[d] - layout.cu_seqlens_k[d - 1];
+  for (const auto& [query, len_q, key, len_k] : documents_of(layout)) {
     const std::int64_t most = layout.window > 0 ? std::min(layout.window, len_k) : len_k;
     // Query i sees min(most, i + 1 + len_k - len_q) keys: a triangle up to `most`, then `most` each.
     const std::int64_t first = std::max<std::int64_t>(0, 1 + len_k - len_q);
@@ -242,25 +251,11 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
   }
 }
 
-int64_t longest(const std::vector<int64_t>& cu_seqlens) {
-  int64_t length = 0;
-  for (std::size_t d = 1; d < cu_seqlens.size(); ++d) length = std::max(length, cu_seqlens[d] - cu_seqlens[d - 1]);
-  return length;
-}
-
-at::Tensor on_device(const std::vector<int64_t>& cu_seqlens, const at::Tensor& given, at::Device device) {
-  return given.defined() ? given : at::tensor(cu_seqlens, at::kInt).to(device);
-}
-
 /// True when a query sees no key, or no query sees a key. Fused kernels leave that undefined; training has no such
 /// documents.
 bool has_unseen_parts(const AttentionLayout& layout) {
-  for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
-    const int64_t len_q = layout.cu_seqlens_q[d] - layout.cu_seqlens_q[d - 1];
-    const int64_t len_k = layout.cu_seqlens_k[d] - layout.cu_seqlens_k[d - 1];
-    if (len_q > len_k || (len_q == 0 && len_k > 0)) return true;
-  }
-  return false;
+  return std::ranges::any_of(documents_of(layout),
+                             [](const Document& d) { return d.len_q > d.len_k || (d.len_q == 0 && d.len_k > 0); });
 }
 
 bool is_complete(const AttentionLayout& layout) {
@@ -345,24 +340,6 @@ AttentionLayout as_on_device(AttentionLayout layout) {
   return layout;
 }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-struct Document {
-  int64_t query, len_q, key, len_k;
-};
-
-std::vector<Document> documents_of(const AttentionLayout& layout) {
-  std::vector<Document> documents;
-  for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
-    const Document doc{layout.cu_seqlens_q[d], layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d],
-                       layout.cu_seqlens_k[d], layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]};
-    if (doc.len_q > 0 || doc.len_k > 0) {
-      documents.push_back(doc);
-    }
-  }
-  return documents;
-}
-
 // [N, H, E] to [num_heads, L, E] in fp32 (fp64), heads repeated if several share one.
 at::Tensor heads_of(const at::Tensor& t, int64_t begin, int64_t size, int64_t num_heads) {
   return to_math(t.narrow(0, begin, size)).transpose(0, 1).repeat_interleave(num_heads / t.size(1), 0);
@@ -405,6 +382,16 @@ void check_attention(const char* kernel, const at::Tensor& q, const at::Tensor& 
   }
 }
 
+int64_t longest(const std::vector<int64_t>& cu_seqlens) {
+  int64_t length = 0;
+  for (std::size_t d = 1; d < cu_seqlens.size(); ++d) length = std::max(length, cu_seqlens[d] - cu_seqlens[d - 1]);
+  return length;
+}
+
+at::Tensor on_device(const std::vector<int64_t>& numbers, const at::Tensor& given, const c10::Device& device) {
+  return given.defined() ? given : at::tensor(numbers, at::kInt).to(device);
+}
+
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse) {
   const Plan plan = make_plan(layout);
@@ -420,7 +407,7 @@ void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::T
   }
   for (const auto& [begin, end] : plan.blind_queries) {
     out.narrow(0, begin, end - begin).zero_();
-    lse.narrow(0, begin, end - begin).fill_(-std::numeric_limits<double>::infinity());
+    lse.narrow(0, begin, end - begin).fill_(-kInfinity);
   }
 }
 

@@ -67,24 +67,14 @@ CachedLayout as_on_device(CachedLayout layout) {
   return layout;
 }
 
-int64_t longest_query(const CachedLayout& layout) {
-  int64_t longest = 0;
-  for (std::size_t d = 0; d < layout.num_docs(); ++d) longest = std::max(longest, num_queries(layout, d));
-  return longest;
-}
-
-at::Tensor numbers_on_device(const std::vector<int64_t>& numbers, const at::Tensor& given, at::Device device) {
-  return given.defined() ? given : at::tensor(numbers, at::kInt).to(device);
-}
-
 /// For FlashAttention 2, which reads the keys in place.
 AttentionLayout layout_in_cache(const CachedLayout& layout, at::Device device) {
   AttentionLayout made{layout.cu_seqlens_q, layout.key_begin, layout.window, layout.scale, layout.backend};
   made.cu_seqlens_k.push_back(0);
-  made.cu_seqlens_q_device = numbers_on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
-  made.cu_seqlens_k_device = numbers_on_device(made.cu_seqlens_k, layout.key_begin_device, device);
-  made.seqused_k_device = numbers_on_device(layout.num_keys, layout.num_keys_device, device);
-  made.max_len_q = longest_query(layout);
+  made.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
+  made.cu_seqlens_k_device = on_device(made.cu_seqlens_k, layout.key_begin_device, device);
+  made.seqused_k_device = on_device(layout.num_keys, layout.num_keys_device, device);
+  made.max_len_q = longest(layout.cu_seqlens_q);
   made.max_len_k =
       layout.max_keys > 0 ? layout.max_keys : *std::max_element(layout.num_keys.begin(), layout.num_keys.end());
   return made;

@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "launch/elements.h"
 
 namespace at {
 class Tensor;
+}
+namespace c10 {
+struct Device;
 }
 
 namespace lora_train::kernels {
@@ -22,6 +26,12 @@ void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::T
 /// Throws ShapeError unless the shapes, dtypes and heads of these fit each other.
 void check_attention(const char* kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const at::Tensor& out);
+
+/// Tokens of the longest document.
+std::int64_t longest(const std::vector<std::int64_t>& cu_seqlens);
+
+/// The numbers as int32 on the device: `given`, or if that is undefined a copy.
+at::Tensor on_device(const std::vector<std::int64_t>& numbers, const at::Tensor& given, const c10::Device& device);
 
 // Attention of one query per document. T is float or Bf16. H heads, K kv heads, E head size.
 

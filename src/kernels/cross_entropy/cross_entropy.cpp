@@ -9,20 +9,29 @@
 #include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
+namespace {
+
+void check(const char* kernel, const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
+           const at::Tensor& denominator, const at::Tensor& losses) {
+  check_rows(kernel, "logits", logits, {-1, -1});
+  check_contiguous(kernel, "logits", logits);
+  check_floating(kernel, "logits", logits);
+  const int64_t M = logits.size(0);
+  check_vector(kernel, "targets", targets, M, at::kInt);
+  check_vector(kernel, "losses", losses, M, math_dtype(logits));
+  if (weights.defined()) check_vector(kernel, "weights", weights, M, at::kFloat);
+  if (denominator.defined()) check_rows(kernel, "denominator", denominator, {}, at::kDouble);
+}
+
+}  // namespace
 
 void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                             const at::Tensor& denominator, CrossEntropyOutput& output) {
   constexpr auto kName = "cross_entropy_in_place";
-  check_rows(kName, "logits", logits, {-1, -1});
-  check_contiguous(kName, "logits", logits);
-  check_floating(kName, "logits", logits);
+  check(kName, logits, targets, weights, denominator, output.losses);
   const int64_t num_rows = logits.size(0);
-  check_vector(kName, "targets", targets, num_rows, at::kInt);
-  check_vector(kName, "losses", output.losses, num_rows, math_dtype(logits));
   if (output.correct.defined()) check_vector(kName, "correct", output.correct, num_rows, at::kBool);
   if (output.confidence.defined()) check_vector(kName, "confidence", output.confidence, num_rows, at::kFloat);
-  if (weights.defined()) check_vector(kName, "weights", weights, num_rows, at::kFloat);
-  if (denominator.defined()) check_rows(kName, "denominator", denominator, {}, at::kDouble);
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
     // A row is read for its sum and, unless it stays in registers, again for the gradient.
     work.reads("logits", logits, denominator.defined() ? 2 : 1).reads("targets", targets).reads("weights", weights);
@@ -77,27 +86,15 @@ Teacher teacher_of(const SoftTargets& soft, const SoftTargetOptions& options, at
           has_any.to(dtype) * options.share};
 }
 
-void check(const char* kernel, const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
-           const SoftTargets& soft, const at::Tensor& denominator, const at::Tensor& losses) {
-  check_rows(kernel, "logits", logits, {-1, -1});
-  check_contiguous(kernel, "logits", logits);
-  check_floating(kernel, "logits", logits);
-  const int64_t M = logits.size(0);
-  check_vector(kernel, "targets", targets, M, at::kInt);
-  check_vector(kernel, "losses", losses, M, math_dtype(logits));
-  if (weights.defined()) check_vector(kernel, "weights", weights, M, at::kFloat);
-  check_rows(kernel, "soft.ids", soft.ids, {M, -1}, at::kInt);
-  check_rows(kernel, "soft.log_probs", soft.log_probs, {M, soft.ids.size(1)}, at::kFloat);
-  if (denominator.defined()) check_rows(kernel, "denominator", denominator, {}, at::kDouble);
-}
-
 }  // namespace
 
 void soft_cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                                  const SoftTargets& soft, const SoftTargetOptions& options,
                                  const at::Tensor& denominator, at::Tensor& losses) {
   constexpr auto kName = "soft_cross_entropy_in_place";
-  check(kName, logits, targets, weights, soft, denominator, losses);
+  check(kName, logits, targets, weights, denominator, losses);
+  check_rows(kName, "soft.ids", soft.ids, {logits.size(0), -1}, at::kInt);
+  check_rows(kName, "soft.log_probs", soft.log_probs, soft.ids.sizes(), at::kFloat);
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
     work.reads("logits", logits, 2).reads("targets", targets).reads("weights", weights).reads("soft.ids", soft.ids);
     work.reads("soft.log_probs", soft.log_probs).writes("losses", losses);

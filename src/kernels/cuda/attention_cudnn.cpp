@@ -203,8 +203,8 @@ State& state() {
 
 cudnnHandle_t handle() {
   State& s = state();
-  if (s.handle == nullptr) LT_CUDNN_CHECK(cudnnCreate(&s.handle));
-  LT_CUDNN_CHECK(cudnnSetStream(s.handle, c10::cuda::getCurrentCUDAStream()));
+  if (s.handle == nullptr) LT_CUDA_CHECK(cudnnCreate(&s.handle));
+  LT_CUDA_CHECK(cudnnSetStream(s.handle, c10::cuda::getCurrentCUDAStream()));
   return s.handle;
 }
 

@@ -18,24 +18,18 @@ inline std::string call_site(const char* file, int line) {
   return path.substr(begin == std::string::npos ? 0 : begin) + ":" + std::to_string(line);
 }
 
-inline void check_cuda(cudaError_t status, const char* statement, const char* file, int line) {
-  if (status == cudaSuccess) return;
-  throw DeviceError(call_site(file, line), std::string(statement) + " failed: " + cudaGetErrorName(status) + " (" +
-                                               cudaGetErrorString(status) + ")");
+inline std::string text_of(cudaError_t status) {
+  return std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")";
 }
+inline std::string text_of(cublasStatus_t status) { return cublasLtGetStatusName(status); }
+inline std::string text_of(cudnnStatus_t status) { return cudnnGetErrorString(status); }
 
-inline void check_cublas(cublasStatus_t status, const char* statement, const char* file, int line) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(call_site(file, line), std::string(statement) + " failed: " + cublasLtGetStatusName(status));
-}
-
-inline void check_cudnn(cudnnStatus_t status, const char* statement, const char* file, int line) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  throw DeviceError(call_site(file, line), std::string(statement) + " failed: " + cudnnGetErrorString(status));
+/// Success is 0 in all three libraries.
+template <class Status>
+void check_status(Status status, const char* statement, const char* file, int line) {
+  if (status != Status{}) throw DeviceError(call_site(file, line), "{} failed: {}", statement, text_of(status));
 }
 
 }  // namespace lora_train::cuda
 
-#define LT_CUDA_CHECK(statement) ::lora_train::cuda::check_cuda((statement), #statement, __FILE__, __LINE__)
-#define LT_CUBLAS_CHECK(statement) ::lora_train::cuda::check_cublas((statement), #statement, __FILE__, __LINE__)
-#define LT_CUDNN_CHECK(statement) ::lora_train::cuda::check_cudnn((statement), #statement, __FILE__, __LINE__)
+#define LT_CUDA_CHECK(statement) ::lora_train::cuda::check_status((statement), #statement, __FILE__, __LINE__)

@@ -55,26 +55,26 @@ cublasLtMatrixLayout_t make_layout(GemmType type, bool transposed, std::int64_t 
                                    std::int64_t ld) {
   cublasLtMatrixLayout_t layout = nullptr;
   if (transposed) std::swap(rows, columns);
-  LT_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, data_type(type), static_cast<std::uint64_t>(rows),
-                                             static_cast<std::uint64_t>(columns), ld));
+  LT_CUDA_CHECK(cublasLtMatrixLayoutCreate(&layout, data_type(type), static_cast<std::uint64_t>(rows),
+                                           static_cast<std::uint64_t>(columns), ld));
   return layout;
 }
 
 template <class T>
 void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, T value) {
-  LT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
+  LT_CUDA_CHECK(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
 }
 
 template <class T>
 void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  LT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+  LT_CUDA_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
 void describe(const Key& key, Plan& plan) {
   const auto& g = key.layout;
   const bool uses_tf32 = key.operands == GemmType::kFloat && state().settings.tf32;
-  LT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.description,
-                                           uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  LT_CUDA_CHECK(cublasLtMatmulDescCreate(&plan.description,
+                                         uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (key.has_bias) {
@@ -93,7 +93,7 @@ constexpr std::uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TY
 /// The most promising algorithms first.
 std::vector<cublasLtMatmulAlgo_t> heuristics(const Key& key, const Plan& plan, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
-  LT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  LT_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[0]);
@@ -104,8 +104,8 @@ std::vector<cublasLtMatmulAlgo_t> heuristics(const Key& key, const Plan& plan, i
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state().handle, plan.description, plan.a, plan.b, plan.c,
                                                                plan.d, preference, most, results.data(), &count);
-  LT_CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) LT_CUBLAS_CHECK(status);
+  LT_CUDA_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) LT_CUDA_CHECK(status);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
     const auto& result = results[static_cast<std::size_t>(i)];
@@ -191,9 +191,9 @@ void run(const CudaGemm& call, const Call& how, const cublasLtMatmulAlgo_t& algo
   const Plan& plan = *how.plan;
   if (how.key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
   const float beta = how.key.adds ? 1.0f : 0.0f;
-  LT_CUBLAS_CHECK(cublasLtMatmul(state().handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta,
-                                 how.c, plan.c, call.d, plan.d, &algorithm, state().workspace, kWorkspaceBytes,
-                                 c10::cuda::getCurrentCUDAStream()));
+  LT_CUDA_CHECK(cublasLtMatmul(state().handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta,
+                               how.c, plan.c, call.d, plan.d, &algorithm, state().workspace, kWorkspaceBytes,
+                               c10::cuda::getCurrentCUDAStream()));
 }
 
 constexpr std::size_t kWordDigits = 16;
@@ -227,7 +227,7 @@ void start_gemm(const kernels::CudaSettings& settings) {
   s.settings = settings;
   s.chosen.clear();
   forget_plans();
-  if (s.handle == nullptr) LT_CUBLAS_CHECK(cublasLtCreate(&s.handle));
+  if (s.handle == nullptr) LT_CUDA_CHECK(cublasLtCreate(&s.handle));
   if (s.workspace == nullptr) s.workspace = c10::cuda::CUDACachingAllocator::raw_alloc(kWorkspaceBytes);
 }
 
