@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "blocks/block.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::model {
 namespace {
@@ -51,6 +52,60 @@ void for_each_tile(const ForwardPass& pass, const BlockShape& shape, BlockActiva
   }
 }
 
+/// The end of a block: output = input + branch, or input + norm(branch) if the block has an output norm.
+struct Branch {
+  const Projection& projection;  ///< computes the branch from `columns`
+  const at::Tensor& columns;
+  const NormWeight& norm;
+  at::Tensor& branch;  ///< [N, D], undefined without an output norm
+  at::Tensor& rstd;    ///< [N] fp32, from the output norm
+
+  Branch(const BlockCode& code, const BlockWeights& weights, BlockActivations& activations)
+      : projection(weights.projections.back()),
+        columns(activations.saved[code.columns]),
+        norm(weights.norms.back()),
+        branch(activations.saved.end()[-2]),
+        rstd(activations.saved.back()) {}
+  bool has_norm() const { return norm.weight.defined(); }
+};
+
+void fill_saved(const BlockCode& code, const BlockForward& block) {
+  code.fill_saved(block);
+  const Branch b(code, block.weights, block.saved);
+  if (b.has_norm()) projection_forward(b.projection, b.columns, {}, b.branch, block.pass.linear);
+}
+
+/// After fill_saved: writes the block's output [N, D].
+void write_output(const BlockCode& code, const BlockForward& block, at::Tensor& output) {
+  const at::Tensor& input = block.saved.input;
+  const Branch b(code, block.weights, block.saved);
+  if (!b.has_norm()) return projection_forward(b.projection, b.columns, input, output, block.pass.linear);
+  kernels::rms_norm_forward(b.branch, b.norm.weight, block.pass.config.rms_norm_eps, output, b.rstd,
+                            block.pass.config.norm_weight_offset, input);
+}
+
+/// The gradient of the last projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden,
+/// or its gradient through the output norm.
+at::Tensor branch_gradient(const BackwardPass& pass, const Branch& b, at::Tensor& norm_grad,
+                           const at::Tensor& d_hidden) {
+  const int64_t N = d_hidden.size(0);
+  if (!b.has_norm()) return d_hidden.as_strided({N, b.projection.d_output_width()}, d_hidden.strides());
+  at::Tensor wide = pass.buffers.gradient_of("d_branch", b.projection, N);
+  at::Tensor d_branch = wide.narrow(1, 0, b.projection.out_features);
+  kernels::rms_norm_backward(d_hidden, b.branch, b.norm.weight, b.rstd, d_branch, false, &norm_grad,
+                             pass.forward.config.norm_weight_offset);
+  return wide;
+}
+
+void block_backward(const BlockCode& code, const BackwardPass& pass, int64_t layer, BlockWeights& weights,
+                    BlockActivations& saved, at::Tensor& d_hidden, bool need_input_grad) {
+  Projection& last = weights.projections.back();
+  at::Tensor d_columns = pass.buffers.d_input(last, d_hidden.size(0));
+  at::Tensor d_output = branch_gradient(pass, Branch(code, weights, saved), weights.norms.back().grad, d_hidden);
+  projection_backward(last, saved.saved[code.columns], d_output, d_columns, true, pass.forward.linear);
+  code.backward(pass, layer, weights, saved, d_columns, d_hidden, need_input_grad);
+}
+
 /// Runs all blocks. The output of the last one is written to `output`, or skipped if that is null.
 void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
              at::Tensor* output) {
@@ -61,10 +116,10 @@ void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer
     if (next == nullptr && is_tiled(blocks[i], saved[i])) continue;  // the backward fills it tile by tile
     for_each_tile(pass, blocks[i], saved[i], [&](const ForwardPass& of_tile, BlockActivations& tile, const auto& rows) {
       const BlockForward block{of_tile, layer, weights[i], tile};
-      code.fill_saved(block);
+      fill_saved(code, block);
       if (next == nullptr) return;
       at::Tensor written = rows(*next);
-      code.write_output(block, written);
+      write_output(code, block, written);
     });
   }
 }
@@ -81,6 +136,21 @@ void recompute(const ForwardPass& pass, const LayerWeights& weights, int64_t lay
 
 }  // namespace
 
+void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
+                      at::Tensor& normed, at::Tensor& rstd) {
+  at::Tensor y = features(projection, normed);
+  kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd,
+                            block.pass.config.norm_weight_offset);
+  fill_adapter_columns(projection, normed, block.pass.linear);
+}
+
+void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
+                         const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
+                         at::Tensor& d_hidden) {
+  kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true, &norm.grad,
+                             pass.forward.config.norm_weight_offset);
+}
+
 void layer_forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
                    at::Tensor& output) {
   forward(pass, weights, layer, saved, &output);
@@ -95,9 +165,9 @@ void layer_backward(const BackwardPass& pass, LayerWeights& weights, int64_t lay
     const BlockCode& code = code_of(blocks[i].kind);
     const bool fills_tiles = is_tiled(blocks[i], saved[i]);
     const auto run = [&](const ForwardPass& of_tile, BlockActivations& tile, const auto& rows) {
-      if (fills_tiles) code.fill_saved({of_tile, layer, weights[i], tile});
+      if (fills_tiles) fill_saved(code, {of_tile, layer, weights[i], tile});
       at::Tensor d_rows = rows(d_hidden);
-      code.backward({of_tile, pass.attention, pass.buffers}, layer, weights[i], tile, d_rows, need_grad);
+      block_backward(code, {of_tile, pass.attention, pass.buffers}, layer, weights[i], tile, d_rows, need_grad);
     };
     for_each_tile(pass.forward, blocks[i], saved[i], run);
   }

@@ -8,7 +8,6 @@
 #include "lora_train/model/batch.h"
 
 namespace lora_train::model {
-
 namespace attention {
 namespace {
 
@@ -38,11 +37,6 @@ kernels::QkRotation rotation(const ForwardPass& pass, int64_t layer) {
   return {pass.config.num_heads, pass.config.num_kv_heads, pass.positions, pass.rope.of(pass.config, layer)};
 }
 
-Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
-  return {weights.projections[kO], saved.saved[kAttended], weights.norms[kOutputNorm], saved.saved[kBranch],
-          saved.saved[kBranchRstd]};
-}
-
 void fill_saved(const BlockForward& block) {
   const auto& [pass, layer, weights, activations] = block;
   auto& saved = activations.saved;
@@ -53,11 +47,6 @@ void fill_saved(const BlockForward& block) {
   at::Tensor attended = attended_heads(pass.config, saved[kAttended]);
   pass.attention.forward(layer, split_qkv(pass.config, saved[kQkvOut]), attended, saved[kLse]);
   fill_adapter_columns(weights.projections[kO], saved[kAttended], pass.linear);
-  fill_branch(block, branch_of(weights, activations));
-}
-
-void write_output(const BlockForward& block, at::Tensor& output) {
-  add_branch(block, branch_of(block.weights, block.saved), output);
 }
 
 void recompute(const BlockForward& block, Recompute) {
@@ -67,17 +56,12 @@ void recompute(const BlockForward& block, Recompute) {
 }
 
 void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& activations,
-              at::Tensor& d_hidden, bool need_input_grad) {
+              const at::Tensor& d_attended, at::Tensor& d_hidden, bool need_input_grad) {
   const ModelConfig& c = pass.forward.config;
   const LinearPass& linear = pass.forward.linear;
   auto& saved = activations.saved;
-  Projection &qkv = weights.projections[kQkv], &o = weights.projections[kO];
+  Projection& qkv = weights.projections[kQkv];
   const int64_t N = d_hidden.size(0);
-  at::Tensor d_attended = pass.buffers.d_input(o, N);
-  at::Tensor d_output =
-      branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
-  projection_backward(o, saved[kAttended], d_output, d_attended, true, linear);
-
   at::Tensor d_wide_qkv = pass.buffers.gradient_of("d_qkv", qkv, N);
   at::Tensor d_qkv = d_wide_qkv.narrow(1, 0, qkv.out_features);
   {  // keeps gradients in a backend's own memory alive until they are read
@@ -98,7 +82,7 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
 
 }  // namespace
 
-const BlockCode code = {fill_saved, write_output, recompute, backward};
+const BlockCode code = {kAttended, fill_saved, recompute, backward};
 
 }  // namespace attention
 

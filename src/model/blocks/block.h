@@ -14,15 +14,16 @@ struct BlockForward {
 };
 
 struct BlockCode {
-  /// Fills all buffers that the backward needs.
+  /// The saved buffer [N, input_width()] that the block's last projection reads. Its output is the branch.
+  std::size_t columns;
+  /// Fills all buffers that the backward needs, up to `columns`.
   void (*fill_saved)(const BlockForward& block);
-  /// After fill_saved: writes the block's input plus its branch to output [N, D].
-  void (*write_output)(const BlockForward& block, at::Tensor& output);
   /// Recomputes the buffers that kCheap or kGateUp drops.
   void (*recompute)(const BlockForward& block, Recompute mode);
-  /// d_hidden [N, D]: gradient of the block's output on entry, of its input on return (when need_input_grad).
+  /// d_columns: the gradient of `columns`. d_hidden [N, D]: gradient of the block's output on entry, of its input on
+  /// return (when need_input_grad).
   void (*backward)(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& saved,
-                   at::Tensor& d_hidden, bool need_input_grad);
+                   const at::Tensor& d_columns, at::Tensor& d_hidden, bool need_input_grad);
 };
 
 namespace attention {
@@ -45,22 +46,5 @@ void norm_and_columns(const BlockForward& block, const NormWeight& norm, const P
 void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden);
-
-/// output = input + branch, or input + norm(branch) if the block has an output norm.
-/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into
-/// `branch`.
-struct Branch {
-  const Projection& projection;
-  const at::Tensor& columns;
-  const NormWeight& norm;
-  at::Tensor& branch;  ///< [N, D], undefined without an output norm
-  at::Tensor& rstd;    ///< [N] fp32, from the output norm
-};
-void fill_branch(const BlockForward& block, const Branch& branch);
-void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
-/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or
-/// its gradient through the output norm.
-at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
-                           const at::Tensor& d_hidden);
 
 }  // namespace lora_train::model

@@ -9,11 +9,6 @@
 namespace lora_train::model::mlp {
 namespace {
 
-Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
-  return {weights.projections[kDown], saved.saved[kActivated], weights.norms[kOutputNorm], saved.saved[kBranch],
-          saved.saved[kBranchRstd]};
-}
-
 /// gate|up without the room for adapter columns of its gradient.
 at::Tensor outputs(const Projection& gate_up, const BlockActivations& saved) {
   return saved.saved[kGateUpOut].narrow(1, 0, gate_up.out_features);
@@ -44,11 +39,6 @@ void fill_saved(const BlockForward& block) {
   norm(block);
   gate_up(block);
   activate(block);
-  fill_branch(block, branch_of(block.weights, block.saved));
-}
-
-void write_output(const BlockForward& block, at::Tensor& output) {
-  add_branch(block, branch_of(block.weights, block.saved), output);
 }
 
 void recompute(const BlockForward& block, Recompute mode) {
@@ -58,24 +48,20 @@ void recompute(const BlockForward& block, Recompute mode) {
 }
 
 void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockActivations& activations,
-              at::Tensor& d_hidden, bool) {
+              const at::Tensor& d_activated, at::Tensor& d_hidden, bool) {
   const LinearPass& linear = pass.forward.linear;
   auto& saved = activations.saved;
-  Projection &gate_up = weights.projections[kGateUp], &down = weights.projections[kDown];
-  const int64_t N = d_hidden.size(0);
-  at::Tensor d_activated = pass.buffers.d_input(down, N);
-  at::Tensor d_output =
-      branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
-  projection_backward(down, saved[kActivated], d_output, d_activated, true, linear);
+  Projection& gate_up = weights.projections[kGateUp];
   at::Tensor d_gate_up = outputs(gate_up, activations);
-  kernels::gated_activation_backward(features(down, d_activated), d_gate_up, d_gate_up, pass.forward.config.activation);
-  at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
+  kernels::gated_activation_backward(features(weights.projections[kDown], d_activated), d_gate_up, d_gate_up,
+                                     pass.forward.config.activation);
+  at::Tensor d_normed = pass.buffers.d_input(gate_up, d_hidden.size(0));
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
   input_norm_backward(pass, weights.norms[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);
 }
 
 }  // namespace
 
-const BlockCode code = {fill_saved, write_output, recompute, backward};
+const BlockCode code = {kActivated, fill_saved, recompute, backward};
 
 }  // namespace lora_train::model::mlp
