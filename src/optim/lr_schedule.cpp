@@ -7,31 +7,16 @@
 namespace lora_train::optim {
 namespace {
 
-// Shares of the peak rate; `step` counts from 0 here, like transformers' current_step.
-
-double decay_progress(const LrSchedule& schedule, double step) {
-  const auto decay_steps = std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps);
-  return (step - static_cast<double>(schedule.warmup_steps)) / static_cast<double>(decay_steps);
-}
-
-double linear(const LrSchedule& schedule, double step) {
-  const auto decay_steps = std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps);
-  return std::max(0.0, (static_cast<double>(schedule.total_steps) - step) / static_cast<double>(decay_steps));
-}
-
-double cosine(const LrSchedule& schedule, double step) {
-  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * decay_progress(schedule, step))));
-}
-
-double cosine_with_min_lr(const LrSchedule& schedule, double step) {
-  return std::max(0.0, cosine(schedule, step) * (1.0 - schedule.min_lr_ratio) + schedule.min_lr_ratio);
-}
-
+/// `step` counts from 0 here, like transformers' current_step.
 double share_of_peak(const LrSchedule& schedule, double step) {
+  const auto decay_steps = static_cast<double>(std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps));
+  const double progress = (step - static_cast<double>(schedule.warmup_steps)) / decay_steps;
+  const double cosine = std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
   switch (schedule.kind) {
-    case SchedulerKind::kLinear: return linear(schedule, step);
-    case SchedulerKind::kCosine: return cosine(schedule, step);
-    case SchedulerKind::kCosineWithMinLr: return cosine_with_min_lr(schedule, step);
+    case SchedulerKind::kLinear: return std::max(0.0, (static_cast<double>(schedule.total_steps) - step) / decay_steps);
+    case SchedulerKind::kCosine: return cosine;
+    case SchedulerKind::kCosineWithMinLr:
+      return std::max(0.0, cosine * (1.0 - schedule.min_lr_ratio) + schedule.min_lr_ratio);
     case SchedulerKind::kConstant:
     case SchedulerKind::kConstantWithWarmup: break;
   }
