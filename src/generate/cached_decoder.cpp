@@ -5,7 +5,6 @@
 
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/embedding/embedding.h"
-#include "lora_train/kernels/gather/gather.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/sampling/sampling.h"
 #include "lora_train/model/decoder.h"

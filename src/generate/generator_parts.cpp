@@ -14,7 +14,7 @@ namespace lora_train::generate {
 namespace {
 
 constexpr std::int64_t kNoSlot =
-    std::numeric_limits<std::int64_t>::max();  // beyond every slot: kernels/gather/gather.h
+    std::numeric_limits<std::int64_t>::max();  // beyond every slot: kernels/embedding/embedding.h
 enum Int64s { kSlot, kDraw, kKey, kAdvance };
 enum Int32s { kPosition, kNumKeys, kKeyBegin, kAdvance32 };
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
-#include "lora_train/kernels/gather/gather.h"
+#include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/model/batch.h"
 #include "lora_train/model/weights/weights.h"
 

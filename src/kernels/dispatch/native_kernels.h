@@ -8,7 +8,6 @@
 #include "dropout/dropout_kernels.h"
 #include "embedding/embedding_kernels.h"
 #include "gated_activation/gated_activation_kernels.h"
-#include "gather/gather_kernels.h"
 #include "launch/elements.h"
 #include "lora/lora_kernels.h"
 #include "quantized_weight/quantized_weight_kernels.h"

@@ -1,4 +1,5 @@
-// Forward: one block per token copies, or scales, its row. Elements moved: 1 read, 1 written.
+// Forward: one block per token copies, or scales, its row; picked rows are copied in the same way. Elements moved: 1
+// read, 1 written.
 // Backward without atomics: tokens are sorted by id, so that equal ids are neighbours; the block of the first one sums
 // them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
 #include "embedding_kernels.h"
@@ -111,47 +112,113 @@ __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
   add_run<T, kSize>(ids, order, dout, scale, grads[blockIdx.x], begin, id, num_tokens, D);
 }
 
+// Picked rows: one block each.
+
+template <class T, int kSize>
+__device__ __forceinline__ void copy_row(const T* from, T* to, std::int64_t D) {
+  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) {
+    store_pack<kSize>(to + d, load_pack<kSize>(from + d));
+  }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads) gather_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to,
+                                                               std::int64_t num_rows, std::int64_t D) {
+  T* const target = to[blockIdx.x];
+  if (rows[blockIdx.x] < num_rows) {
+    copy_row<T, kSize>(from[rows[blockIdx.x]], target, D);
+    return;
+  }
+  Pack<T, kSize> zeros;
+  for (int i = 0; i < kSize; ++i) store(&zeros.values[i], 0.0F);
+  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) store_pack<kSize>(target + d, zeros);
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads) scatter_rows_kernel(Rows<const T> from, const std::int64_t* rows,
+                                                                Rows<T> to, std::int64_t num_rows, std::int64_t D) {
+  if (rows[blockIdx.x] < num_rows) copy_row<T, kSize>(from[blockIdx.x], to[rows[blockIdx.x]], D);
+}
+
+constexpr unsigned kListThreads = 1024;
+
+__global__ void __launch_bounds__(kListThreads)
+    take_next_kernel(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights,
+                     std::int64_t count) {
+  const std::int64_t first = *next;
+  for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+    picked_rows[i] = rows[first + i];
+    picked_targets[i] = targets[first + i];
+    if (weights != nullptr) picked_weights[i] = weights[first + i];
+  }
+  __syncthreads();  // all threads have read the start
+  if (threadIdx.x == 0) *next = first + count;
+}
+
 }  // namespace
 
 template <class T>
 void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
                             std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
                             std::int64_t num_tokens, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("embedding_forward", kernel, {num_tokens}, even_threads_for(packs, kThreads), stream, ids, weight, trained,
-           num_trained, values, scale, out, D);
-  };
-  const bool is_packed = fits_packs(weight, D) && fits_packs(out, D);
-  is_packed ? run(embedding_forward_kernel<T, kPack>, D / kPack) : run(embedding_forward_kernel<T, 1>, D);
+  with_packs<T>(fits_packs(weight, D) && fits_packs(out, D), [&]<int kSize>(PackSize<kSize>) {
+    launch("embedding_forward", embedding_forward_kernel<T, kSize>, {num_tokens}, even_threads_for(D / kSize, kThreads),
+           stream, ids, weight, trained, num_trained, values, scale, out, D);
+  });
 }
 
 template <class T>
 void embedding_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                              Rows<float> dweight, std::int64_t num_tokens, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("embedding_backward", kernel, {num_tokens, blocks_for(packs, kColumnLanes)}, kColumnLanes * kTokenLanes,
-           stream, ids, order, dout, scale, dweight, num_tokens, D);
-  };
-  fits_packs(dout, D) ? run(embedding_backward_kernel<T, kPack>, D / kPack) : run(embedding_backward_kernel<T, 1>, D);
+  with_packs<T>(fits_packs(dout, D), [&]<int kSize>(PackSize<kSize>) {
+    launch("embedding_backward", embedding_backward_kernel<T, kSize>, {num_tokens, blocks_for(D / kSize, kColumnLanes)},
+           kColumnLanes * kTokenLanes, stream, ids, order, dout, scale, dweight, num_tokens, D);
+  });
 }
 
 template <class T>
 void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                                   const std::int64_t* trained, std::int64_t num_trained, Rows<float> grads,
                                   std::int64_t num_tokens, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("trainable_rows_backward", kernel, {num_trained, blocks_for(packs, kColumnLanes)},
-           kColumnLanes * kTokenLanes, stream, ids, order, dout, scale, trained, grads, num_tokens, D);
-  };
-  fits_packs(dout, D) ? run(trainable_rows_backward_kernel<T, kPack>, D / kPack)
-                      : run(trainable_rows_backward_kernel<T, 1>, D);
+  with_packs<T>(fits_packs(dout, D), [&]<int kSize>(PackSize<kSize>) {
+    launch("trainable_rows_backward", trainable_rows_backward_kernel<T, kSize>,
+           {num_trained, blocks_for(D / kSize, kColumnLanes)}, kColumnLanes * kTokenLanes, stream, ids, order, dout,
+           scale, trained, grads, num_tokens, D);
+  });
+}
+
+template <class T>
+void gather_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
+                      std::int64_t num_rows, std::int64_t D, Stream stream) {
+  with_packs<T>(fits_packs(from, D) && fits_packs(to, D), [&]<int kSize>(PackSize<kSize>) {
+    launch("gather_rows", gather_rows_kernel<T, kSize>, {num_picked}, even_threads_for(D / kSize, kThreads), stream,
+           from, rows, to, num_rows, D);
+  });
+}
+
+template <class T>
+void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
+                       std::int64_t num_rows, std::int64_t D, Stream stream) {
+  with_packs<T>(fits_packs(from, D) && fits_packs(to, D), [&]<int kSize>(PackSize<kSize>) {
+    launch("scatter_rows", scatter_rows_kernel<T, kSize>, {num_picked}, even_threads_for(D / kSize, kThreads), stream,
+           from, rows, to, num_rows, D);
+  });
+}
+
+void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                    std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count,
+                    Stream stream) {
+  launch("take_next", take_next_kernel, {1}, threads_for(count, kListThreads), stream, rows, targets, weights, next,
+         picked_rows, picked_targets, picked_weights, count);
 }
 
 LORA_TRAIN_INSTANTIATE(embedding_forward_cuda);
 LORA_TRAIN_INSTANTIATE(embedding_backward_cuda);
 LORA_TRAIN_INSTANTIATE(trainable_rows_backward_cuda);
+LORA_TRAIN_INSTANTIATE(gather_rows_cuda);
+LORA_TRAIN_INSTANTIATE(scatter_rows_cuda);
 
 }  // namespace lora_train::kernels

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "elements.h"
 #include "lora_train/base/error.h"
@@ -62,6 +63,16 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
                                 "; lora-train doctor checks every kernel against its reference");
   }
 #endif
+}
+
+/// The elements that a thread takes together, as a constant.
+template <int kSize>
+using PackSize = std::integral_constant<int, kSize>;
+
+/// Calls run() with the size of packs of T that a kernel is to use: 16 bytes if the rows allow it, else one element.
+template <class T, class Run>
+void with_packs(bool are_allowed, const Run& run) {
+  are_allowed ? run(PackSize<kFullPack<T>>()) : run(PackSize<1>());
 }
 
 /// threadIdx.x, read from the GPU again, so that values derived from it need not stay in registers.

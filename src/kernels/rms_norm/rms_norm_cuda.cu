@@ -173,18 +173,20 @@ __global__ void __launch_bounds__(kColumns* kRowLanes)
   dweight[d] += sum;
 }
 
-/// Calls run() with the number of packs that a thread keeps, as a constant: 1, 2 or 4, the fewest that hold a row.
+/// Calls run() with the size of packs and the number of them that a thread keeps: 1, 2 or 4, the fewest that hold a row.
 /// Fewer registers give higher occupancy.
-template <class Run>
-void with_cached(std::int64_t packs, const Run& run) {
-  const std::int64_t turns = blocks_for(packs, threads_for(packs, kThreads));
-  if (turns <= 1) {
-    run(std::integral_constant<int, 1>());
-  } else if (turns == 2) {
-    run(std::integral_constant<int, 2>());
-  } else {
-    run(std::integral_constant<int, kMaxCached>());
-  }
+template <class T, class Run>
+void with_cached(bool is_packed, std::int64_t D, const Run& run) {
+  with_packs<T>(is_packed, [&]<int kSize>(PackSize<kSize> size) {
+    const std::int64_t packs = D / kSize, turns = blocks_for(packs, threads_for(packs, kThreads));
+    if (turns <= 1) {
+      run(size, std::integral_constant<int, 1>());
+    } else if (turns == 2) {
+      run(size, std::integral_constant<int, 2>());
+    } else {
+      run(size, std::integral_constant<int, kMaxCached>());
+    }
+  });
 }
 
 }  // namespace
@@ -192,32 +194,24 @@ void with_cached(std::int64_t packs, const Run& run) {
 template <class T>
 void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
                            float* rstd, std::int64_t num_rows, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const Rows<const T> w{weight.values, 0};
   const bool is_packed =
       fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D) && (residual.data == nullptr || fits_packs(residual, D));
-  const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
-    with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
-      launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {blocks_for(num_rows, kRows<kCached>)},
-             threads_for(D / kSize, kThreads), stream, x, weight, eps, residual, y, rstd, num_rows, D);
-    });
-  };
-  is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
+  with_cached<T>(is_packed, D, [&]<int kSize, int kCached>(PackSize<kSize>, std::integral_constant<int, kCached>) {
+    launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {blocks_for(num_rows, kRows<kCached>)},
+           threads_for(D / kSize, kThreads), stream, x, weight, eps, residual, y, rstd, num_rows, D);
+  });
 }
 
 template <class T>
 void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                             bool accumulate, std::int64_t num_rows, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const Rows<const T> w{weight.values, 0};
   const bool is_packed = fits_packs(dy, D) && fits_packs(x, D) && fits_packs(w, D) && fits_packs(dx, D);
-  const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
-    with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
-      launch("rms_norm_backward", rms_norm_backward_kernel<T, kSize, kCached>, {num_rows},
-             threads_for(D / kSize, kThreads), stream, dy, x, weight, rstd, dx, accumulate, D);
-    });
-  };
-  is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
+  with_cached<T>(is_packed, D, [&]<int kSize, int kCached>(PackSize<kSize>, std::integral_constant<int, kCached>) {
+    launch("rms_norm_backward", rms_norm_backward_kernel<T, kSize, kCached>, {num_rows},
+           threads_for(D / kSize, kThreads), stream, dy, x, weight, rstd, dx, accumulate, D);
+  });
 }
 
 template <class T>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kNoSlot =
-    std::numeric_limits<std::int64_t>::max();  // after every token: kernels/gather/gather.h
+    std::numeric_limits<std::int64_t>::max();  // after every token: kernels/embedding/embedding.h
 
 /// Bytes per token: supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each,
 /// weights 4. Plus alignment of 8 parts.

@@ -1,8 +1,7 @@
-#include "lora_train/kernels/gather/gather.h"
-
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/embedding/embedding.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 

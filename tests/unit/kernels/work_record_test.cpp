@@ -12,7 +12,6 @@
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
-#include "lora_train/kernels/gather/gather.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/lora/lora.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/gather/gather_kernels.h"
+#include "kernels/embedding/embedding_kernels.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,5 @@
-// Token embedding with an optional list of trainable rows. V vocabulary, D hidden, N tokens, k trainable rows.
+// Token embedding with an optional list of trainable rows, and rows picked from a matrix and put back. V vocabulary, D
+// hidden, N tokens, k trainable rows, M picked ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,5 +35,28 @@ void embedding_forward_reference(const at::Tensor& ids, const at::Tensor& weight
                                  at::Tensor& out, double scale = 1);
 void embedding_backward_reference(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight,
                                   TrainableRows& rows, double scale = 1);
+
+// The supervised rows of the loss head. These kernels follow the kernel setting `embedding`.
+
+/// to[m] = from[rows[m]], or zeros if rows[m] >= N. from [N, D], to [M, D] of the same dtype; rows of both may be strided.
+/// rows [M] int64, not negative.
+void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
+
+/// to[rows[m]] = from[m], except where rows[m] >= N; other rows of `to` stay unchanged. from [M, D], to [N, D]; rows [M]
+/// int64, not negative; entries below N are distinct.
+void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
+
+/// Lists that the device iterates over without the host. rows [M] int64, targets [M] int32, weights [M] fp32 or undefined.
+struct RowLists {
+  at::Tensor rows, targets, weights;
+};
+
+/// Takes the next m entries: picked.rows = lists.rows[next .. next + m], likewise targets and weights, then next += m. next []
+/// int64 with next + m <= M. picked.weights is defined if lists.weights is. All contiguous and on the same device.
+void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked);
+
+void gather_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
+void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
+void take_next_reference(const RowLists& lists, at::Tensor& next, RowLists& picked);
 
 }  // namespace lora_train::kernels
