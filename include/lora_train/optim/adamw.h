@@ -49,8 +49,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
                 const AdamWOptions& options, ParameterBlocks blocks, const at::Tensor& scalars);
 
 /// The same in plain ATen operations, several passes, any device.
-void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                          const AdamWOptions& options, ParameterBlocks blocks, const at::Tensor& scalars);
+decltype(adamw_step) adamw_step_reference;
 
 // AdamW with 8-bit moments, as bitsandbytes' CUDA kernel computes it (kOptimizerStatic8bit2StateBlockwise; arXiv
 // 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the
@@ -83,7 +82,6 @@ void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState
                      ParameterBlocks blocks, at::Tensor& scalars);
 
 /// The same in plain ATen operations, tensor by tensor, any device.
-void adamw_8bit_step_reference(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state,
-                               const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars);
+decltype(adamw_8bit_step) adamw_8bit_step_reference;
 
 }  // namespace lora_train::optim

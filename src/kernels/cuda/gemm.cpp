@@ -38,7 +38,6 @@ struct Plan {
 
 /// Never destroyed: CUDA may shut down before static objects do.
 struct State {
-  kernels::CudaSettings settings;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   std::map<Key, Plan> plans;
@@ -72,7 +71,7 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 
 void describe(const Key& key, Plan& plan) {
   const auto& g = key.layout;
-  const bool uses_tf32 = key.operands == GemmType::kFloat && state().settings.tf32;
+  const bool uses_tf32 = key.operands == GemmType::kFloat && settings().tf32;
   LT_CUDA_CHECK(cublasLtMatmulDescCreate(&plan.description,
                                          uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -222,9 +221,8 @@ std::optional<cublasLtMatmulAlgo_t> parse(const std::string& text) {
 
 }  // namespace
 
-void start_gemm(const kernels::CudaSettings& settings) {
+void start_gemm() {
   State& s = state();
-  s.settings = settings;
   s.chosen.clear();
   forget_plans();
   if (s.handle == nullptr) LT_CUDA_CHECK(cublasLtCreate(&s.handle));

@@ -40,7 +40,6 @@ kernels::CudaDevice device(int index) {
   device.minor = found.minor;
   device.num_multiprocessors = found.multiProcessorCount;
   device.total_bytes = static_cast<std::int64_t>(found.totalGlobalMem);
-  device.l2_bytes = found.l2CacheSize;
   return device;
 }
 
@@ -51,7 +50,7 @@ void start(const kernels::CudaSettings& wanted) {
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator does not exist before this
   current_settings = wanted;
-  start_gemm(wanted);
+  start_gemm();
 }
 
 void* stream() { return c10::cuda::getCurrentCUDAStream().stream(); }

@@ -19,7 +19,7 @@ const kernels::CudaSettings& settings();
 
 /// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one
 /// stream.
-void start_gemm(const kernels::CudaSettings& settings);
+void start_gemm();
 
 /// CudaLibrary::gemm. Uses the algorithm tuned for the shape's class, else cuBLASLt's first choice, and caches it.
 bool gemm(const kernels::CudaGemm& call);

@@ -112,11 +112,8 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
 
 /// The same with explicit scores and softmax, per document, in fp32 (fp64); any device. Gradients go to the given
 /// buffers.
-void attention_forward_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 const AttentionLayout& layout, at::Tensor& out, at::Tensor& lse);
-void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
-                                  AttentionGradients& gradients);
+decltype(attention_forward) attention_forward_reference;
+decltype(attention_backward) attention_backward_reference;
 
 // Compares two implementations document by document: the norm of a whole batch would hide one short wrong document.
 

@@ -23,8 +23,7 @@ struct CrossEntropyOutput {
 void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                             const at::Tensor& denominator, CrossEntropyOutput& output);
 
-void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
-                                      const at::Tensor& denominator, CrossEntropyOutput& output);
+decltype(cross_entropy_in_place) cross_entropy_in_place_reference;
 
 /// A teacher's prediction of the next token: K tokens and their log-probabilities.
 struct SoftTargets {

@@ -76,7 +76,7 @@ struct CudaVersions {
 struct CudaDevice {
   std::string name;
   int major = 0, minor = 0, num_multiprocessors = 0;
-  std::int64_t total_bytes = 0, l2_bytes = 0;
+  std::int64_t total_bytes = 0;
 };
 
 enum class GemmType { kFloat, kBFloat16 };

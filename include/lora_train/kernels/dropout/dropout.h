@@ -14,7 +14,6 @@ namespace lora_train::kernels {
 void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, const at::Tensor& token_position,
                      const at::Tensor& key, double p, at::Tensor& y);
 
-void dropout_forward_reference(const at::Tensor& x, const at::Tensor& token_document, const at::Tensor& token_position,
-                               const at::Tensor& key, double p, at::Tensor& y);
+decltype(dropout_forward) dropout_forward_reference;
 
 }  // namespace lora_train::kernels

@@ -35,7 +35,6 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
 
 void lora_grad_b_reference(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts);
 void lora_grad_a_reference(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts);
-void lora_grad_s_and_b_reference(const at::Tensor& dy, const at::Tensor& scaled_b, const at::Tensor& s, at::Tensor& ds,
-                                 const std::vector<LoraPart>& parts);
+decltype(lora_grad_s_and_b) lora_grad_s_and_b_reference;
 
 }  // namespace lora_train::kernels

@@ -54,7 +54,6 @@ void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation
                            at::Tensor& d_qkv);
 
 void qk_norm_rope_forward_reference(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
-void qk_norm_rope_backward_reference(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
-                                     at::Tensor& d_qkv);
+decltype(qk_norm_rope_backward) qk_norm_rope_backward_reference;
 
 }  // namespace lora_train::kernels

@@ -53,8 +53,7 @@ void sample_tokens(const at::Tensor& logits, const SamplingFilter& filter, const
                    const at::Tensor& positions, at::Tensor& chosen);
 
 /// The same on the host; copies the logits there.
-void sample_tokens_reference(const at::Tensor& logits, const SamplingFilter& filter, const at::Tensor& keys,
-                             const at::Tensor& positions, at::Tensor& chosen);
+decltype(sample_tokens) sample_tokens_reference;
 
 /// True if sample_tokens runs on the device of these logits without the host.
 bool samples_on_device(const at::Tensor& logits);
