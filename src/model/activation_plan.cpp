@@ -105,7 +105,7 @@ class Planner {
       for (const BlockShape& block : layer.blocks) {
         for (const ProjectionShape& p : block.projections) {
           widen(d_input, per_token(block, p.input_width()), per_token(block, p.input_pitch()));
-          for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || needs_scratch(place.spec);
+          for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || place.spec.dropout > 0;
         }
       }
     }

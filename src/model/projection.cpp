@@ -42,10 +42,7 @@ void keep_own_columns(const Projection& projection, const LinearPass& pass, at::
 
 /// True if any adapter of the projection has a dropout mask in this pass.
 bool has_masks(const Projection& projection, const DropoutContext& dropout) {
-  for (const auto& adapter : projection.adapters) {
-    if (drops(adapter, dropout)) return true;
-  }
-  return false;
+  return std::ranges::any_of(projection.adapters, [&](const LoraAdapter& adapter) { return drops(adapter, dropout); });
 }
 
 /// The destinations of each adapter's dB. `scale` multiplies the gradients.

@@ -36,7 +36,7 @@ struct ActivationPlan {
   std::int64_t final_hidden = kNone;  ///< [N, D] output of the last layer
   std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, like all below
   std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
-  std::int64_t scratch = kNone;       ///< [N, widest input] if an adapter needs it (needs_scratch())
+  std::int64_t scratch = kNone;       ///< [N, widest input] if an adapter has dropout
   std::map<std::string, std::int64_t, std::less<>> gradients;  ///< BlockShape::gradients by name, as indices
 
   std::int64_t num_offloaded = 0;  ///< layers whose input has a place in host memory: all but the last kInputRing

@@ -98,9 +98,6 @@ inline constexpr const char* kEmbeddingRows =
 inline constexpr const char* kHeadRows = "base_model.model.lm_head.token_adapter.trainable_tokens_delta";
 std::vector<Parameter> token_row_tensors(const TokenRows& rows, std::int64_t hidden_size);
 
-/// True if training this adapter needs LinearPass::scratch.
-inline bool needs_scratch(const AdapterSpec& spec) { return spec.dropout > 0; }
-
 /// How much of a layer's forward the backward recomputes (gradient_checkpointing). All modes give the same numbers.
 enum class Recompute {
   kOff,     ///< nothing: all buffers are kept

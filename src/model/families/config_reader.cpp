@@ -55,12 +55,8 @@ double ConfigReader::number(const char* key, const nlohmann::json& value) const 
   return value.get<double>();
 }
 
-std::int64_t ConfigReader::size(const char* key, std::int64_t largest) const {
-  return whole(key, required(key), 1, largest);
-}
-
-std::int64_t ConfigReader::size(const char* key, std::int64_t largest, std::int64_t fallback) const {
-  return has(key) ? size(key, largest) : fallback;
+std::int64_t ConfigReader::size(const char* key, std::int64_t largest, std::optional<std::int64_t> fallback) const {
+  return fallback && !has(key) ? *fallback : whole(key, required(key), 1, largest);
 }
 
 std::optional<std::int64_t> ConfigReader::optional_size(const char* key, std::int64_t largest) const {
@@ -86,13 +82,12 @@ std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
   return all;
 }
 
-double ConfigReader::positive(const char* key) const {
+double ConfigReader::positive(const char* key, std::optional<double> fallback) const {
+  if (fallback && !has(key)) return *fallback;
   const double result = number(key, required(key));
   if (result <= 0) refuse(key, *find(key), "a number above zero");
   return result;
 }
-
-double ConfigReader::positive(const char* key, double fallback) const { return has(key) ? positive(key) : fallback; }
 
 std::optional<double> ConfigReader::optional_number(const char* key) const {
   return is_given(key) ? std::optional(number(key, *find(key))) : std::nullopt;

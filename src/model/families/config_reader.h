@@ -28,8 +28,7 @@ class ConfigReader {
   std::vector<std::string> keys() const;
 
   /// A whole number from 1 to `largest`. Without a fallback, the key is required.
-  std::int64_t size(const char* key, std::int64_t largest) const;
-  std::int64_t size(const char* key, std::int64_t largest, std::int64_t fallback) const;
+  std::int64_t size(const char* key, std::int64_t largest, std::optional<std::int64_t> fallback = {}) const;
   std::optional<std::int64_t> optional_size(const char* key, std::int64_t largest) const;
   /// A whole number, 0 or more.
   std::int64_t count(const char* key, std::int64_t fallback) const;
@@ -37,8 +36,7 @@ class ConfigReader {
   /// A number or a list of numbers.
   std::vector<std::int64_t> ids(const char* key) const;
   /// Finite and above zero.
-  double positive(const char* key) const;
-  double positive(const char* key, double fallback) const;
+  double positive(const char* key, std::optional<double> fallback = {}) const;
   std::optional<double> optional_number(const char* key) const;
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;

@@ -34,8 +34,8 @@ QuantizationConfig read_bitsandbytes(const ConfigReader& reader) {
   const bool is_4bit = is_true(reader, "load_in_4bit") || is_true(reader, "_load_in_4bit");
   const bool is_8bit = is_true(reader, "load_in_8bit") || is_true(reader, "_load_in_8bit");
   if (is_4bit == is_8bit) {
-    reader.reject("load_in_4bit", "{} load_in_8bit {} true; exactly one must be true",
-                  is_4bit ? "load_in_4bit and" : "neither load_in_4bit nor", is_4bit ? "are both" : "is");
+    reader.reject("load_in_4bit", "exactly one of load_in_4bit and load_in_8bit must be true, not {}",
+                  is_4bit ? "both" : "neither");
   }
   QuantizationConfig config;
   config.format = is_4bit ? LinearFormat::k4Bit : LinearFormat::kInt8;
@@ -143,24 +143,21 @@ constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 const FamilyRules& choose_family(const ConfigReader& reader) {
   const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
   const std::string model_type = reader.is_given("model_type") ? reader.text("model_type", "") : "";
-  std::vector<std::string> names;
-  for (const FamilyRules& rules : families()) names.emplace_back(rules.architecture);
-  const std::string supported = "; supported: " + join(names);
-  if (architectures.empty() && model_type.empty()) {
-    reader.reject("architectures", "neither architectures nor model_type is given" + supported);
+  const bool has_class = !architectures.empty();
+  const auto rules = std::ranges::find_if(families(), [&](const FamilyRules& family) {
+    return has_class ? family.architecture == architectures.front() : family.model_type == model_type;
+  });
+  if (rules == families().end()) {
+    std::vector<std::string> names;
+    for (const FamilyRules& family : families()) names.emplace_back(family.architecture);
+    reader.reject(has_class || model_type.empty() ? "architectures" : "model_type",
+                  "\"{}\" is not supported; supported: {}", has_class ? architectures.front() : model_type,
+                  join(names));
   }
-  if (!architectures.empty()) {
-    const auto rules = std::ranges::find(families(), architectures.front(), &FamilyRules::architecture);
-    if (rules == families().end())
-      reader.reject("architectures", "\"{}\" is not supported{}", architectures.front(), supported);
-    if (!model_type.empty() && rules->model_type != model_type) {
-      reader.reject("model_type", "\"{}\" does not belong to architectures \"{}\", whose model_type is \"{}\"",
-                    model_type, architectures.front(), rules->model_type);
-    }
-    return *rules;
+  if (!model_type.empty() && rules->model_type != model_type) {
+    reader.reject("model_type", "\"{}\" does not belong to architectures \"{}\", whose model_type is \"{}\"",
+                  model_type, architectures.front(), rules->model_type);
   }
-  const auto rules = std::ranges::find(families(), model_type, &FamilyRules::model_type);
-  if (rules == families().end()) reader.reject("model_type", "\"{}\" is not supported{}", model_type, supported);
   return *rules;
 }
 

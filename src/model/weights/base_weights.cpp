@@ -20,7 +20,7 @@ class FileLoader : public WeightLoader {
   void load(const std::string& tensor, const at::Tensor& target) override { reader_.add(tensor, target); }
   void load(QuantizedLayer::Linear& linear) override {
     const LinearStorage& storage = linear.storage;
-    const TensorSpec spec{linear.name + ".weight", {storage.out_features, storage.in_features}, WeightKind::kLinear, 0};
+    const TensorSpec spec{linear.name + ".weight", {storage.out_features, storage.in_features}, WeightKind::kLinear};
     const StoredLinear stored = stored_linear(config_, spec, files_);
     if (stored.format != LinearFormat::kPlain) return read_quantized(files_, stored, device_, reader_, linear.weight);
     read_and_quantize(files_, *stored.weight, storage, device_, reader_, linear.weight);
@@ -49,22 +49,6 @@ class NoFiles : public WeightLoader {
   double std_;
   at::Device device_;
 };
-
-std::vector<Parameter> weight_parameters(const ModelConfig& config) {
-  std::vector<Parameter> list;
-  for (const auto& spec : expected_tensors(config)) {
-    const bool decayed = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
-    list.push_back({.name = spec.name,
-                    .shape = spec.shape,
-                    .decays = decayed,
-                    .is_embedding = spec.kind == WeightKind::kEmbedding});
-  }
-  return list;
-}
-
-std::vector<Parameter> trained_list(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained) {
-  return trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(shape);
-}
 
 /// The names of a projection's tensors (ending in ".weight" or ".bias"), in the order of its rows.
 std::vector<std::string> tensor_names(const ProjectionShape& projection, int64_t layer, const char* suffix) {
@@ -135,7 +119,15 @@ AddCopy adding_to(Copies& copies) {
 
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device) {
-  return Trainables(trained_list(config, shape, trained), device);
+  if (trained != TrainedWeights::kAll) return Trainables(adapter_parameters(shape), device);
+  std::vector<Parameter> list;
+  for (const auto& spec : expected_tensors(config)) {
+    list.push_back({.name = spec.name,
+                    .shape = spec.shape,
+                    .decays = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias,
+                    .is_embedding = spec.kind == WeightKind::kEmbedding});
+  }
+  return Trainables(std::move(list), device);
 }
 
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,

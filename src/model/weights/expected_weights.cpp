@@ -21,14 +21,14 @@ void add_layer(const LayerShape& layer, std::int64_t index, std::vector<TensorSp
     for (std::int64_t position = 0; position <= std::ssize(block.projections); ++position) {
       for (const NormShape& norm : block.norms) {
         const bool is_here = norm.after == position && norm.size > 0;
-        if (is_here) specs.push_back({prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm, index});
+        if (is_here) specs.push_back({prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm});
       }
       if (position == std::ssize(block.projections)) break;
       const ProjectionShape& projection = block.projections[static_cast<std::size_t>(position)];
       for (const LinearShape& linear : projection.linears) {
         const std::int64_t O = linear.out_features, D = projection.in_features;
-        specs.push_back({prefix + linear.name + ".weight", {O, D}, WeightKind::kLinear, index});
-        if (projection.has_bias) specs.push_back({prefix + linear.name + ".bias", {O}, WeightKind::kBias, index});
+        specs.push_back({prefix + linear.name + ".weight", {O, D}, WeightKind::kLinear});
+        if (projection.has_bias) specs.push_back({prefix + linear.name + ".bias", {O}, WeightKind::kBias});
       }
     }
   }
@@ -47,12 +47,10 @@ void check_plain(const TensorSpec& spec, const ModelConfig& config, const storag
   const bool is_weight = spec.name.ends_with("weight");
   const bool is_byte = storage::dtype_bits(entry.dtype) <= 8;
   if (is_byte || (is_weight && !quantised_parts(spec.name, weights).empty())) {
-    const bool is_head = spec.kind == WeightKind::kHead;
     throw FormatError(weights.where(entry),
-                      "{} stored quantised ({}), which is supported for the linears of layers only: {}",
-                      is_head ? "the head is" : "is", describe(entry),
-                      is_head ? "quantise the model with lm_head left out, or use the unquantised model"
-                              : "use the unquantised model");
+                      "is stored quantised ({}), which is supported for the linears of layers only: quantise the model "
+                      "with this tensor (lm_head) left out, or use the unquantised model",
+                      describe(entry));
   }
   require_shape(spec, entry, config, weights);
   if (!storage::is_weight_dtype(entry.dtype)) {

@@ -81,33 +81,24 @@ Shards split_into_shards(const std::vector<TensorSpec>& specs, const InitModelRe
 
 std::string shard_name(std::size_t index, std::size_t count) {
   if (count == 1) return storage::kWeightsFile;
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+  return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
 using Files = std::vector<storage::FileToWrite>;
 
-/// The weights and their index. Tensors are drawn when they are written, one at a time.
-Files weight_files(const ModelConfig& config, const InitModelRequest& request, std::uint64_t& num_bytes) {
+/// The weights. Tensors are drawn when they are written, one at a time.
+Files weight_files(const ModelConfig& config, const InitModelRequest& request) {
   const Shards shards = split_into_shards(expected_tensors(config), request);
   const auto buffer = std::make_shared<std::string>();
-  nlohmann::json weight_map;
   Files files;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     files.push_back({shard_name(i, shards.size()), ""});
     for (const auto& spec : shards[i]) {
-      weight_map[spec.name] = files.back().name;
-      num_bytes += storage::tensor_bytes(request.dtype, spec.shape);
       files.back().tensors.push_back({spec.name, request.dtype, spec.shape, {}, [buffer, spec, &request, &config] {
                                         *buffer = draw(spec, request, config);
                                         return std::string_view(*buffer);
                                       }});
     }
-  }
-  if (shards.size() > 1) {
-    const nlohmann::json index = {{"metadata", {{"total_size", num_bytes}}}, {"weight_map", weight_map}};
-    files.push_back({storage::kIndexFile, index.dump(2) + "\n"});
   }
   return files;
 }
@@ -126,6 +117,20 @@ void check_tokenizer(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::uint64_t add_index(Files& files, bool is_sharded) {
+  std::uint64_t bytes = 0;
+  nlohmann::json weight_map;
+  for (const storage::FileToWrite& file : files) {
+    for (const storage::TensorToWrite& tensor : file.tensors) {
+      weight_map[tensor.name] = file.name;
+      bytes += storage::tensor_bytes(tensor.dtype, tensor.shape);
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", std::move(weight_map)}};
+  if (is_sharded) files.push_back({storage::kIndexFile, index.dump(2) + "\n"});
+  return bytes;
+}
 
 std::string torch_dtype_name(DType dtype) {
   return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
@@ -171,7 +176,8 @@ InitModelResult init_model(const InitModelRequest& request) {
 
   InitModelResult result;
   result.num_parameters = num_parameters(config);
-  Files files = weight_files(config, request, result.weight_bytes);
+  Files files = weight_files(config, request);
+  result.weight_bytes = add_index(files, files.size() > 1);
   add_tokenizer(request.tokenizer, files);
   files.push_back({storage::kConfigFile, config_text_with_dtype(text, request.dtype)});
   output.write(files);

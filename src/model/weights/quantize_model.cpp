@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using storage::DType;
 using storage::FileToWrite;
-using storage::TensorToWrite;
 
 constexpr std::size_t kStateBytes = 256;  // quant_state, padded: its length must be known before its values
 
@@ -72,7 +71,6 @@ class Quantizer {
   /// The weights, and an index if the source has several files.
   std::vector<FileToWrite> weight_files(QuantizeResult& result) {
     std::vector<FileToWrite> written;
-    ordered_json weight_map;
     for (const auto& file : files_.files()) {
       FileToWrite out{file.path().filename().string(), "", {}};
       for (const auto& entry : file.tensors()) {
@@ -80,17 +78,10 @@ class Quantizer {
         if (source == nullptr) continue;  // in the file, but not in the index
         linears_.contains(entry.name) ? add_linear(*source, out) : add_plain(*source, out);
       }
-      for (const TensorToWrite& tensor : out.tensors) {
-        weight_map[tensor.name] = out.name;
-        result.weight_bytes += storage::tensor_bytes(tensor.dtype, tensor.shape);
-      }
       if (!out.tensors.empty()) written.push_back(std::move(out));
     }
     result.num_linears = std::ssize(linears_);
-    if (files_.files().size() > 1) {
-      const ordered_json index = {{"metadata", {{"total_size", result.weight_bytes}}}, {"weight_map", weight_map}};
-      written.push_back({storage::kIndexFile, index.dump(2) + "\n"});
-    }
+    result.weight_bytes = add_index(written, files_.files().size() > 1);
     return written;
   }
 

@@ -17,31 +17,24 @@ Trainables::Trainables(std::vector<Parameter> list, at::Device device) {
 }
 
 void Trainables::place(std::vector<Parameter> list) {
-  struct Group {
-    double lr_factor;
-    bool decays;
-    std::vector<Parameter> members = {};
-  };
   // These two come first even if they stay empty, so that the order does not depend on which parameter comes first.
-  std::vector<Group> groups = {{1.0, true}, {1.0, false}};
-  for (Parameter& parameter : list) {
+  std::vector<std::pair<double, bool>> groups = {{1.0, true}, {1.0, false}};
+  const auto group_of = [&](const Parameter& parameter) {
+    return std::ranges::find(groups, std::pair(parameter.lr_factor, parameter.decays)) - groups.begin();
+  };
+  for (const Parameter& parameter : list) {
     if (!(parameter.lr_factor > 0)) throw ShapeError(parameter.name, "has an lr_factor that is not above 0");
-    auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-      return group.lr_factor == parameter.lr_factor && group.decays == parameter.decays;
-    });
-    if (found == groups.end()) found = groups.insert(found, Group{parameter.lr_factor, parameter.decays});
-    found->members.push_back(std::move(parameter));
+    if (group_of(parameter) == std::ssize(groups)) groups.emplace_back(parameter.lr_factor, parameter.decays);
   }
-  for (Group& group : groups) {
-    for (Parameter& parameter : group.members) {
-      parameter.offset = size_;
-      blocks_.push_back({size_, parameter.numel(), parameter.lr_factor, parameter.decays, parameter.is_embedding});
-      size_ += parameter.numel();
-      if (!index_.emplace(parameter.name, list_.size()).second) {
-        throw ShapeError(parameter.name, "two parameters have this name");
-      }
-      list_.push_back(std::move(parameter));
+  std::ranges::stable_sort(list, {}, group_of);
+  for (Parameter& parameter : list) {
+    parameter.offset = size_;
+    blocks_.push_back({size_, parameter.numel(), parameter.lr_factor, parameter.decays, parameter.is_embedding});
+    size_ += parameter.numel();
+    if (!index_.emplace(parameter.name, list_.size()).second) {
+      throw ShapeError(parameter.name, "two parameters have this name");
     }
+    list_.push_back(std::move(parameter));
   }
 }
 

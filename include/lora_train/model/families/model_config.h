@@ -112,7 +112,6 @@ struct TensorSpec {
   std::string name;
   std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
   WeightKind kind = WeightKind::kLinear;
-  std::int64_t layer = -1;  ///< decoder layer; -1 outside
 
   /// "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
   std::string module() const;

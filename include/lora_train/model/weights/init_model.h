@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::model {
@@ -32,6 +33,9 @@ struct InitModelResult {
 /// config or a folder without tokenizer files, IoError, and ConfigError for an output folder that claim_output()
 /// refuses. The folder appears complete or not at all: an older one stays until then.
 InitModelResult init_model(const InitModelRequest& request);
+
+/// Appends the index of `files` if `is_sharded`. Returns the bytes of their tensors.
+std::uint64_t add_index(std::vector<storage::FileToWrite>& files, bool is_sharded);
 
 /// "bfloat16", "float16" or "float32", as PyTorch calls a dtype.
 std::string torch_dtype_name(storage::DType dtype);

@@ -23,7 +23,7 @@ AdapterSpec adapter(const std::string& linear, std::int64_t rank, std::int64_t l
 std::vector<std::string> names_of_layer_0(const ModelConfig& config) {
   std::vector<std::string> names;
   for (const auto& spec : expected_tensors(config)) {
-    if (spec.layer == 0) names.push_back(spec.name.substr(layer_prefix(0).size()));
+    if (spec.name.starts_with(layer_prefix(0))) names.push_back(spec.name.substr(layer_prefix(0).size()));
   }
   return names;
 }

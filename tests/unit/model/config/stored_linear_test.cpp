@@ -193,8 +193,8 @@ TEST(StoredLinear, RefusesQuantisedTensorsOtherThanLinears) {
   struct Case {
     const char *name, *part, *message;
   };
-  for (const auto& [name, part, message] : {Case{"lm_head.weight", "", "the head is stored quantised (U8"},
-                                            Case{"lm_head.weight", "lm_head.weight.absmax", "lm_head left out"},
+  for (const auto& [name, part, message] : {Case{"lm_head.weight", "", "is stored quantised (U8"},
+                                            Case{"lm_head.weight", "lm_head.weight.absmax", "(lm_head) left out"},
                                             Case{"model.embed_tokens.weight", "", "is stored quantised (U8"},
                                             Case{"model.norm.weight", "", "for the linears of layers only"},
                                             Case{"model.layers.0.self_attn.q_proj.bias", "", "is stored quantised"}}) {
