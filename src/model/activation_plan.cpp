@@ -12,24 +12,6 @@ namespace {
 
 constexpr std::int64_t kNone = ActivationPlan::kNone;
 
-/// True if layers with this recomputation share the buffer.
-bool is_shared(BufferShape::Shared shared, Recompute mode) {
-  switch (shared) {
-    case BufferShape::Shared::kCheap: return mode >= Recompute::kCheap;
-    case BufferShape::Shared::kGateUp: return mode >= Recompute::kGateUp;
-    case BufferShape::Shared::kFull: return mode >= Recompute::kFull;
-    case BufferShape::Shared::kNever: break;
-  }
-  return false;
-}
-
-BufferShape rows(std::string name, std::int64_t width) {
-  BufferShape buffer;
-  buffer.name = std::move(name);
-  buffer.width = width;
-  return buffer;
-}
-
 void widen(BufferShape& buffer, std::int64_t width, std::int64_t pitch) {
   buffer.width = std::max(buffer.width, width);
   buffer.pitch = std::max(buffer.pitch, pitch);
@@ -50,12 +32,12 @@ class Planner {
     }
     const std::int64_t D = shape_.hidden_size;
     std::vector<std::int64_t> inputs;  // layers take turns
-    for (std::int64_t i = 0; i < num_inputs(); ++i) inputs.push_back(add(rows("layer input", D)));
+    for (std::int64_t i = 0; i < num_inputs(); ++i) inputs.push_back(add({"layer input", D}));
     if (needs_backward) plan_.num_offloaded = std::ssize(shape_.layers) - std::ssize(inputs);
     for (std::size_t i = 0; i < shape_.layers.size(); ++i) {
       add_layer(shape_.layers[i], inputs[i % inputs.size()], needs_backward ? recompute_[i] : Recompute::kFull);
     }
-    plan_.final_hidden = add(rows("final_hidden", D));
+    plan_.final_hidden = add({"final_hidden", D});
     if (needs_backward) add_gradients();
     return std::move(plan_);
   }
@@ -75,7 +57,7 @@ class Planner {
 
   /// The layer's own buffer, or the common one of all layers that share it.
   std::int64_t keep(const BufferShape& buffer, Recompute mode) {
-    if (!is_shared(buffer.shared, mode)) return add(buffer);
+    if (!buffer.shared_from || mode < *buffer.shared_from) return add(buffer);
     const auto [entry, is_new] = shared_.try_emplace({buffer.name, buffer.width}, kNone);
     if (is_new) entry->second = add(buffer);
     return entry->second;
@@ -85,7 +67,7 @@ class Planner {
     auto& blocks = plan_.layers.emplace_back();
     for (const BlockShape& shape : layer.blocks) {
       ActivationPlan::Block& block = blocks.emplace_back();
-      block.input = blocks.size() == 1 ? input : keep(rows(shape.name + ".input", shape_.hidden_size), mode);
+      block.input = blocks.size() == 1 ? input : keep({shape.name + ".input", shape_.hidden_size}, mode);
       for (const BufferShape& buffer : shape.saved) block.saved.push_back(keep(buffer, mode));
     }
   }
@@ -99,7 +81,7 @@ class Planner {
   }
 
   void add_gradients() {
-    BufferShape d_input = rows("d_input", 0);
+    BufferShape d_input{"d_input"};
     bool has_scratch = false;
     for (const LayerShape& layer : shape_.layers) {
       for (const BlockShape& block : layer.blocks) {
@@ -109,8 +91,8 @@ class Planner {
         }
       }
     }
-    if (has_scratch) plan_.scratch = add(rows("scratch", d_input.width));
-    BufferShape d_hidden = rows("d_hidden", shape_.hidden_size);
+    if (has_scratch) plan_.scratch = add({"scratch", d_input.width});
+    BufferShape d_hidden{"d_hidden", shape_.hidden_size};
     std::map<std::string, BufferShape> gradients;
     for (const LayerShape& layer : shape_.layers) {
       for (const BlockShape& block : layer.blocks) {

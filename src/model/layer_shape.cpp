@@ -13,18 +13,12 @@ namespace lora_train::model {
 
 namespace {
 
-using Shared = BufferShape::Shared;
 using Layout = BufferShape::Layout;
 constexpr ElementType kCompute = ElementType::kCompute, kFloat = ElementType::kFloat;
 
 ProjectionShape projection(std::int64_t in_features, bool has_bias, GradientColumns columns,
                            std::vector<LinearShape> linears) {
-  ProjectionShape shape;
-  shape.in_features = in_features;
-  shape.has_bias = has_bias;
-  shape.gradient_columns = columns;
-  shape.linears = std::move(linears);
-  return shape;
+  return {{.in_features = in_features, .gradient_columns = columns}, has_bias, std::move(linears), {}};
 }
 
 /// A block of two projections, the second of which returns to the residual stream.
@@ -39,8 +33,8 @@ BlockShape two_projections(BlockKind kind, const char* name, const ModelConfig& 
 void add_branch(const ModelConfig& c, BlockShape& block) {
   const std::int64_t D = c.has_output_norms ? c.hidden_size : 0, last = std::ssize(block.projections) - 1;
   block.saved.push_back({block.name + ".branch", D});
-  block.saved.push_back({block.name + ".branch_rstd", D > 0 ? 1 : 0, kFloat, Shared::kNever, Layout::kVector});
-  block.gradients.push_back({"d_branch", D, kCompute, Shared::kFull, Layout::kRows, last});
+  block.saved.push_back({block.name + ".branch_rstd", D > 0 ? 1 : 0, kFloat, std::nullopt, Layout::kVector});
+  block.gradients.push_back({"d_branch", D, kCompute, Recompute::kFull, Layout::kRows, last});
 }
 
 }  // namespace
@@ -57,14 +51,14 @@ BlockShape attention::shape(const ModelConfig& c, std::int64_t) {
                  {"self_attn.q_norm", c.qk_norm ? E : 0, 1},
                  {"self_attn.k_norm", c.qk_norm ? E : 0, 1},
                  {"post_attention_layernorm", c.has_output_norms ? D : 0, 2}};
-  block.saved = {{"attention.normed", D, kCompute, Shared::kCheap, Layout::kRows, kQkv},
-                 {"attention.rstd", 1, kFloat, Shared::kFull, Layout::kVector},
+  block.saved = {{"attention.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kQkv},
+                 {"attention.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
                  {"attention.qkv", (H + 2 * K) * E},
                  {"attention.qk_raw", qk * E},
-                 {"attention.qk_rstd", qk, kFloat, Shared::kFull, Layout::kTokenLast},
-                 {"attention.out", H * E, kCompute, Shared::kFull, Layout::kRows, kO},
+                 {"attention.qk_rstd", qk, kFloat, Recompute::kFull, Layout::kTokenLast},
+                 {"attention.out", H * E, kCompute, Recompute::kFull, Layout::kRows, kO},
                  {"attention.lse", H, kFloat}};
-  block.gradients = {{"d_qkv", (H + 2 * K) * E, kCompute, Shared::kFull, Layout::kRows, kQkv}};
+  block.gradients = {{"d_qkv", (H + 2 * K) * E, kCompute, Recompute::kFull, Layout::kRows, kQkv}};
   add_branch(c, block);
   return block;
 }
@@ -76,12 +70,13 @@ BlockShape mlp::shape(const ModelConfig& c, std::int64_t, GradientColumns gate_u
       projection(F, c.mlp_bias, GradientColumns::kBesideOutput, {{"mlp.down_proj", 0, D}}));
   block.norms = {{c.has_output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", D, 0},
                  {"post_feedforward_layernorm", c.has_output_norms ? D : 0, 2}};
-  block.saved = {{"mlp.normed", D, kCompute, Shared::kCheap, Layout::kRows, kGateUp},
-                 {"mlp.rstd", 1, kFloat, Shared::kFull, Layout::kVector},
-                 {"mlp.gate_up", 2 * F, kCompute, Shared::kGateUp, Layout::kRows, BufferShape::kNoProjection, kGateUp},
-                 {"mlp.hidden", F, kCompute, Shared::kCheap, Layout::kRows, kDown}};
+  block.saved = {
+      {"mlp.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kGateUp},
+      {"mlp.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
+      {"mlp.gate_up", 2 * F, kCompute, Recompute::kGateUp, Layout::kRows, BufferShape::kNoProjection, kGateUp},
+      {"mlp.hidden", F, kCompute, Recompute::kCheap, Layout::kRows, kDown}};
   add_branch(c, block);
-  for (BufferShape& buffer : block.saved) buffer.is_tiled = buffer.shared != Shared::kNever;
+  for (BufferShape& buffer : block.saved) buffer.is_tiled = buffer.shared_from.has_value();
   return block;
 }
 
@@ -129,25 +124,19 @@ void place_adapter(const AdapterSpec& spec, std::int64_t index, LayerShape& laye
   throw ShapeError(linear_path(spec), "the model has no such linear");
 }
 
+/// Gives buffers the width of a projection's input, or of the gradient of its output, with adapter columns.
 void widen_buffers(BlockShape& block) {
-  const auto projection_at = [&](std::int64_t index) -> const ProjectionShape& {
-    return block.projections[static_cast<std::size_t>(index)];
+  const auto widen = [&](BufferShape& buffer, std::int64_t index, bool is_output) {
+    if (index == BufferShape::kNoProjection || buffer.width == 0) return;
+    const ProjectionShape& projection = block.projections[static_cast<std::size_t>(index)];
+    buffer.width = is_output ? projection.d_output_width() : projection.input_width();
+    buffer.pitch = is_output ? projection.d_output_pitch() : projection.input_pitch();
   };
   for (BufferShape& buffer : block.saved) {
-    if (buffer.projection != BufferShape::kNoProjection) {
-      buffer.width = projection_at(buffer.projection).input_width();
-      buffer.pitch = projection_at(buffer.projection).input_pitch();
-    }
-    if (buffer.output_of != BufferShape::kNoProjection) {
-      buffer.width = projection_at(buffer.output_of).d_output_width();
-      buffer.pitch = projection_at(buffer.output_of).d_output_pitch();
-    }
+    widen(buffer, buffer.projection, /*is_output=*/false);
+    widen(buffer, buffer.output_of, /*is_output=*/true);
   }
-  for (BufferShape& buffer : block.gradients) {
-    if (buffer.width == 0 || buffer.projection == BufferShape::kNoProjection) continue;
-    buffer.width = projection_at(buffer.projection).d_output_width();
-    buffer.pitch = projection_at(buffer.projection).d_output_pitch();
-  }
+  for (BufferShape& buffer : block.gradients) widen(buffer, buffer.projection, /*is_output=*/true);
 }
 
 }  // namespace

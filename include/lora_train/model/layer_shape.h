@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -201,14 +202,13 @@ struct BufferShape {
     kVector,     ///< [N]; width is 1
     kTokenLast,  ///< [width, N]
   };
-  /// The least recomputation at which layers share this buffer; kNever: each layer keeps its own.
-  enum class Shared { kCheap, kGateUp, kFull, kNever };
   static constexpr std::int64_t kNoProjection = -1;
 
   std::string name;  ///< for reports: "attention.normed"
   std::int64_t width = 0;
   ElementType type = ElementType::kCompute;
-  Shared shared = Shared::kFull;
+  /// The least recomputation at which layers share this buffer; empty: each layer keeps its own.
+  std::optional<Recompute> shared_from = Recompute::kFull;
   Layout layout = Layout::kRows;
   /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter
   /// columns follow its features, and `width` includes them.

@@ -41,12 +41,9 @@ class DeterministicBackward {
   bool wanted_, was_deterministic_, only_warned_, filled_;
 };
 
-/// Keys to the left that a query sees besides itself.
-std::optional<std::int64_t> left_of(const AttentionLayout& layout) {
-  return layout.window > 0 ? std::optional(layout.window - 1) : std::nullopt;
-}
-std::optional<std::int64_t> right_of(const AttentionLayout& layout) {
-  return layout.window > 0 ? std::optional<std::int64_t>(0) : std::nullopt;
+/// An argument for layers with a sliding window only.
+std::optional<std::int64_t> if_windowed(const AttentionLayout& layout, std::int64_t value) {
+  return layout.window > 0 ? std::optional(value) : std::nullopt;
 }
 
 /// With documents of one query, ATen would swap heads and queries and give lse in yet another shape. Decoding benefits:
@@ -61,8 +58,8 @@ void fa2_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   const auto result = at::_flash_attention_forward(
       aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)), aligned(v.narrow(0, 0, Nk)), layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, is_cached ? layout.max_len_q : longest_query(layout), layout.max_len_k,
-      /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, layout.scale, left_of(layout),
-      right_of(layout), seqused);
+      /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, layout.scale,
+      if_windowed(layout, layout.window - 1), if_windowed(layout, 0), seqused);
   out.narrow(0, 0, N).copy_(std::get<0>(result));
   if (lse.defined()) lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
 }
@@ -79,15 +76,12 @@ void fa2_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor&
       aligned(dout.narrow(0, 0, N)), aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)),
       aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
-      /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
+      /*is_causal=*/true, *random, *random, layout.scale, if_windowed(layout, layout.window - 1),
+      if_windowed(layout, 0));
   gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // ATen's layout
 }
 
 constexpr std::int64_t kCausalFromBottomRight = 2;  // sdp::CustomMaskType
-
-std::optional<std::int64_t> window_of(const AttentionLayout& layout) {
-  return layout.window > 0 ? std::optional(layout.window) : std::nullopt;
-}
 
 /// [1, N, H, E], heads repeated if several share one. ATen takes strided rows, but one stride for all heads.
 at::Tensor expanded(const at::Tensor& t, std::int64_t num_tokens, std::int64_t num_heads) {
@@ -114,7 +108,7 @@ void efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   const auto result = at::_efficient_attention_forward(
       expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H), /*bias=*/std::nullopt, layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, layout.max_len_q, layout.max_len_k, /*dropout_p=*/0.0, kCausalFromBottomRight,
-      /*compute_log_sumexp=*/true, layout.scale, /*seqlen_k=*/std::nullopt, window_of(layout));
+      /*compute_log_sumexp=*/true, layout.scale, /*seqlen_k=*/std::nullopt, if_windowed(layout, layout.window));
   out.narrow(0, 0, N).copy_(std::get<0>(result).squeeze(0));
   const at::Tensor& padded = std::get<1>(result);  // [documents, H, the longest, rounded up]
   kernels::unpad_lse_cuda(layout.cu_seqlens_q_device.const_data_ptr<std::int32_t>(), padded.size(0), H,
@@ -138,7 +132,7 @@ void efficient_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
       expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H),
       /*bias=*/std::nullopt, expanded(out, N, H).contiguous(), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device,
       layout.max_len_q, layout.max_len_k, padded, /*dropout_p=*/0.0, seed, seed, kCausalFromBottomRight,
-      /*bias_requires_grad=*/false, layout.scale, /*num_splits_key=*/1, window_of(layout));
+      /*bias_requires_grad=*/false, layout.scale, /*num_splits_key=*/1, if_windowed(layout, layout.window));
   gradients = {gq.squeeze(0).contiguous(), summed(gk, K), summed(gv, K)};
 }
 

@@ -37,27 +37,6 @@ GemmType gemm_type(const at::Tensor& t) {
   return t.scalar_type() == at::kBFloat16 ? GemmType::kBFloat16 : GemmType::kFloat;
 }
 
-/// False if cuBLASLt does not apply: fp64, an empty product, a view that it cannot describe.
-bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
-  const CudaLibrary* const cuda = cuda_library();
-  if (cuda == nullptr || a.scalar_type() == at::kDouble || y.numel() == 0 || a.size(1) == 0) return false;
-  const at::Tensor& c = extras.residual.defined() ? extras.residual : y;
-  const auto layout = column_major_gemm(view_of(a), view_of(b), view_of(c), view_of(y));
-  if (!layout) return false;
-  CudaGemm call;
-  call.layout = *layout;
-  call.operands = gemm_type(a);
-  call.result = gemm_type(y);
-  call.a = b.const_data_ptr();
-  call.b = a.const_data_ptr();
-  call.c = extras.residual.defined() || extras.accumulate ? c.const_data_ptr() : nullptr;
-  call.d = y.mutable_data_ptr();
-  call.bias = extras.bias.defined() ? extras.bias.const_data_ptr() : nullptr;
-  call.alpha = static_cast<float>(extras.alpha);
-  if (detail::gemm_tuner != nullptr) detail::tune_gemm(*cuda, call);
-  return cuda->gemm(call);
-}
-
 constexpr int kMaxAlgorithms = 12;
 constexpr float kHardlyAnything = 1e-30F;
 
@@ -75,6 +54,36 @@ std::vector<TuningCandidate> candidates(const CudaLibrary& cuda, const CudaGemm&
                      }});
   }
   return found;
+}
+
+Tuner* gemm_tuner = nullptr;
+
+void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm) {
+  const auto use = [&](const std::string& algorithm) { return cuda.use_gemm_algorithm(gemm, algorithm); };
+  const auto chosen =
+      gemm_tuner->choose({gemm_key(gemm, cuda_settings().tf32), use, [&] { return candidates(cuda, gemm); }});
+  if (chosen) use(*chosen);
+}
+
+/// False if cuBLASLt does not apply: fp64, an empty product, a view that it cannot describe.
+bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
+  const CudaLibrary* const cuda = cuda_library();
+  if (cuda == nullptr || a.scalar_type() == at::kDouble || y.numel() == 0 || a.size(1) == 0) return false;
+  const at::Tensor& c = extras.residual.defined() ? extras.residual : y;
+  const auto layout = column_major_gemm(view_of(a), view_of(b), view_of(c), view_of(y));
+  if (!layout) return false;
+  CudaGemm call;
+  call.layout = *layout;
+  call.operands = gemm_type(a);
+  call.result = gemm_type(y);
+  call.a = b.const_data_ptr();
+  call.b = a.const_data_ptr();
+  call.c = extras.residual.defined() || extras.accumulate ? c.const_data_ptr() : nullptr;
+  call.d = y.mutable_data_ptr();
+  call.bias = extras.bias.defined() ? extras.bias.const_data_ptr() : nullptr;
+  call.alpha = static_cast<float>(extras.alpha);
+  if (gemm_tuner != nullptr) tune_gemm(*cuda, call);
+  return cuda->gemm(call);
 }
 
 // If the dtype of y differs from that of a and b, the product is rounded to the latter first.
@@ -143,21 +152,8 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
   run_or_capture([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
 }
 
-namespace detail {
-
-Tuner* gemm_tuner = nullptr;
-
-void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm) {
-  const auto use = [&](const std::string& algorithm) { return cuda.use_gemm_algorithm(gemm, algorithm); };
-  const auto chosen =
-      gemm_tuner->choose({gemm_key(gemm, cuda_settings().tf32), use, [&] { return candidates(cuda, gemm); }});
-  if (chosen) use(*chosen);
-}
-
-}  // namespace detail
-
-GemmTuning::GemmTuning(Tuner& tuner) { detail::gemm_tuner = &tuner; }
-GemmTuning::~GemmTuning() { detail::gemm_tuner = nullptr; }
+GemmTuning::GemmTuning(Tuner& tuner) { gemm_tuner = &tuner; }
+GemmTuning::~GemmTuning() { gemm_tuner = nullptr; }
 
 std::string gemm_key(const CudaGemm& gemm, bool tf32) {
   const ColumnMajorGemm& g = gemm.layout;

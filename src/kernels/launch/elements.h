@@ -102,12 +102,10 @@ LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(bits.x),
                  "r"(bits.y), "r"(bits.z), "r"(bits.w)
                  : "memory");
-  } else {
-    *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
+    return;
   }
-#else
-  *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
 #endif
+  *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
 }
 
 /// kSize elements as floats, in accesses of at most 16 bytes.

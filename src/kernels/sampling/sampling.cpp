@@ -31,8 +31,7 @@ void sample_tokens_reference(const at::Tensor& logits, const SamplingFilter& fil
   at::Tensor ids = at::empty(chosen.sizes(), at::kInt);
   for (std::int64_t b = 0; b < logits.size(0); ++b) {
     const std::span<const float> row(rows.const_data_ptr<float>() + static_cast<std::size_t>(b) * V, V);
-    const auto bits = static_cast<std::uint64_t>(all_keys.const_data_ptr<std::int64_t>()[b]);
-    const PhiloxKey key{static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+    const PhiloxKey key = unpacked_key(all_keys.const_data_ptr<std::int64_t>()[b]);
     bool is_finite = true;
     for (const float logit : row) is_finite = is_finite && std::isfinite(logit);
     const double draw = sampling_draw(key, all.const_data_ptr<std::int64_t>()[b]);

@@ -70,14 +70,6 @@ std::vector<Candidate> sampling_candidates(std::span<const float> logits, const 
   return list;
 }
 
-double sampling_draw(PhiloxKey key, std::int64_t position) {
-  const auto at = static_cast<std::uint64_t>(position);
-  const PhiloxCounter bits =
-      philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0}, key);
-  const std::uint64_t all = (std::uint64_t{bits[0]} << 32) | bits[1];
-  return static_cast<double>(all >> 11) * 0x1p-53;
-}
-
 std::int32_t sample_token(std::span<const float> logits, const SamplingFilter& filter, double draw) {
   if (filter.temperature == 0) return static_cast<std::int32_t>(most_likely(logits));
   const std::vector<Candidate> list = sampling_candidates(logits, filter);
@@ -91,10 +83,6 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingFilter& f
     if (wanted < reached) break;
   }
   return chosen;
-}
-
-std::int64_t packed_key(PhiloxKey key) {
-  return static_cast<std::int64_t>(std::uint64_t{key.k1} << 32 | std::uint64_t{key.k0});
 }
 
 }  // namespace lora_train::kernels

@@ -234,13 +234,6 @@ __device__ std::int32_t first_to_reach(const Row& row, const Equals& equals, con
   return static_cast<std::int32_t>(row.V - 1 - id.at);
 }
 
-__device__ __forceinline__ double uniform_draw(std::int64_t key, std::int64_t position) {
-  const auto bits = static_cast<std::uint64_t>(key), at = static_cast<std::uint64_t>(position);
-  const auto words = philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0},
-                                {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)});
-  return static_cast<double>((std::uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
-}
-
 /// Keeps the most likely until their probabilities reach the goal; `last` is the last of them.
 __device__ Kept keep_until(const Row& row, const Kept& kept, std::uint32_t highest, const Goal& goal,
                            const Scratch& scratch) {
@@ -301,7 +294,7 @@ __global__ void __launch_bounds__(kThreads)
   } else if (filter.temperature != 0) {
     const auto highest = static_cast<std::uint32_t>(best >> 32);
     const Row row{logits[b], V, static_cast<double>(logit_of(highest)), filter.temperature};
-    id = sample(row, lowest, highest, filter, uniform_draw(keys[b], positions[b]), {partial, sums});
+    id = sample(row, lowest, highest, filter, sampling_draw(unpacked_key(keys[b]), positions[b]), {partial, sums});
   }
   if (threadIdx.x == 0) chosen[b] = id;
 }

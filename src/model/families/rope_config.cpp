@@ -62,9 +62,7 @@ void read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConf
     if (static_cast<std::int64_t>(factors.size()) * 2 != config.head_dim) {
       rope.reject(key, "has {} numbers; head_dim / 2 = {} were expected", factors.size(), config.head_dim / 2);
     }
-    for (const double factor : factors) {
-      if (factor <= 0) rope.reject(key, "holds a number that is not above zero");
-    }
+    if (std::ranges::min(factors) <= 0) rope.reject(key, "holds a number that is not above zero");
   }
   if (out.original_max_position_embeddings < 2)
     rope.reject("original_max_position_embeddings", "must be above 1 for longrope");

@@ -185,15 +185,16 @@ ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shap
 void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection) {
   for (const AdapterPlace& place : shape.adapters) {
     const LinearShape& linear = shape.linears[static_cast<std::size_t>(place.linear)];
-    LoraAdapter& adapter = projection.adapters.emplace_back();
-    adapter.path = linear_path(layer, linear.name);
-    adapter.out_begin = linear.out_begin;
-    adapter.out_end = linear.out_begin + linear.out_features;
-    adapter.column = place.column;
-    adapter.rank = place.spec.rank;
-    adapter.scale = place.spec.scale;
-    adapter.dropout = place.spec.dropout;
-    adapter.index = place.index;
+    LoraAdapter& adapter = projection.adapters.emplace_back(LoraAdapter{linear_path(layer, linear.name),
+                                                                        linear.out_begin,
+                                                                        linear.out_begin + linear.out_features,
+                                                                        place.column,
+                                                                        place.spec.rank,
+                                                                        place.spec.scale,
+                                                                        place.spec.dropout,
+                                                                        {},
+                                                                        {},
+                                                                        place.index});
     for (const Parameter& tensor : adapter_tensors(place.spec, shape.in_features, linear.out_features)) {
       adapter.masters.push_back(parameters_.value(tensor.name));
       adapter.grads.push_back(parameters_.grad(tensor.name));

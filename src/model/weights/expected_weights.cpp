@@ -1,5 +1,6 @@
 // Names and shapes are those of transformers' modeling_{qwen2,qwen3,mistral,llama}.py.
-#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -63,15 +64,13 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
                         const storage::WeightFiles& weights) {
   std::vector<std::string> unexpected;
   for (auto& name : weights.names()) {
-    if (expected.count(name) == 0 && !is_old_rotary_buffer(name)) unexpected.push_back(std::move(name));
-  }
-  if (config.tie_word_embeddings) {
-    const auto head = std::find(unexpected.begin(), unexpected.end(), kHead);
-    if (head != unexpected.end()) {
-      log_warning(weights.where(*weights.find(kHead)) +
-                  ": not used, because tie_word_embeddings is true: the embedding serves as the head");
-      unexpected.erase(head);
+    if (expected.contains(name) || is_old_rotary_buffer(name)) continue;
+    if (name != kHead || !config.tie_word_embeddings) {
+      unexpected.push_back(std::move(name));
+      continue;
     }
+    log_warning(weights.where(*weights.find(kHead)) +
+                ": not used, because tie_word_embeddings is true: the embedding serves as the head");
   }
   if (unexpected.empty()) return;
   log_warning("{} tensors in the files are not part of {} and are not used (first: {})", unexpected.size(),
@@ -109,9 +108,7 @@ std::string TensorSpec::module() const { return name.substr(0, name.rfind('.'));
 std::int64_t num_parameters(const ModelConfig& config) {
   std::int64_t total = 0;
   for (const auto& spec : expected_tensors(config)) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : spec.shape) count *= size;
-    total += count;
+    total += std::accumulate(spec.shape.begin(), spec.shape.end(), std::int64_t{1}, std::multiplies<>());
   }
   return total;
 }

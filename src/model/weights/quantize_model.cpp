@@ -63,7 +63,6 @@ class Quantizer {
       }
       linears_[spec.name] = quantised_storage(request.format, spec.shape[0], spec.shape[1], request.nested);
     }
-    for (const std::string& name : files_.names()) num_tensors_ += linears_.contains(name) ? num_parts() : 1;
   }
 
   const std::vector<std::string>& skipped() const { return skipped_; }
@@ -78,6 +77,7 @@ class Quantizer {
         if (source == nullptr) continue;  // in the file, but not in the index
         linears_.contains(entry.name) ? add_linear(*source, out) : add_plain(*source, out);
       }
+      num_tensors_ += std::ssize(out.tensors);
       if (!out.tensors.empty()) written.push_back(std::move(out));
     }
     result.num_linears = std::ssize(linears_);
@@ -86,11 +86,6 @@ class Quantizer {
   }
 
  private:
-  std::int64_t num_parts() const {
-    if (request_.format == LinearFormat::k4Bit) return request_.nested ? 6 : 4;
-    return request_.format == LinearFormat::kInt8 ? 3 : 2;
-  }
-
   void add(FileToWrite& out, std::string name, DType dtype, std::vector<std::int64_t> shape,
            std::function<std::string_view()> produce) {
     out.tensors.push_back({name, dtype, std::move(shape), {}, [this, name, produce = std::move(produce)] {

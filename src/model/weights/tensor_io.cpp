@@ -78,12 +78,11 @@ void require_finite_weights(DType dtype, std::string_view bytes, const std::stri
 
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) throw ShapeError(name, "is not contiguous");
-  storage::TensorToWrite out;
-  out.name = std::move(name);
-  out.dtype = storage_dtype(tensor.scalar_type());
-  out.shape = tensor.sizes().vec();
-  out.bytes = {static_cast<const char*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-  return out;
+  return {std::move(name),
+          storage_dtype(tensor.scalar_type()),
+          tensor.sizes().vec(),
+          {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()},
+          {}};
 }
 
 storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor) {

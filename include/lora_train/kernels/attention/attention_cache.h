@@ -16,9 +16,7 @@ namespace lora_train::kernels {
 /// belongs to the last query.
 struct CachedLayout {
   std::vector<int64_t> cu_seqlens_q, key_begin, num_keys;
-  /// The sliding window: how many keys a query attends to at most, its own included; 0 = all before it. The causal mask
-  /// is bottom-right aligned: query i attends to keys up to i + num_keys - num_queries.
-  int64_t window = 0;
+  int64_t window = 0;  ///< as in AttentionLayout
   double scale = 0;
   AttentionBackend backend = AttentionBackend::kAuto;
   /// On CUDA, the same as int32 (key_begin with one extra entry, which is not used). Undefined: copied there at each

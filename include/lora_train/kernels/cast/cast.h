@@ -7,10 +7,6 @@
 
 #include "lora_train/kernels/dispatch/segment_table.h"
 
-namespace at {
-class Tensor;
-}
-
 namespace lora_train::kernels {
 
 /// A batch of copies that can run repeatedly: to = from * scale, multiplied in fp32 (fp64 for fp64) and then rounded to

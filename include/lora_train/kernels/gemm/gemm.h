@@ -33,7 +33,6 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
 void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
 
 struct CudaGemm;
-struct CudaLibrary;
 class Tuner;
 
 /// While an instance exists, a CUDA product whose class has no algorithm yet gets one before it runs: from the tuner's
@@ -51,11 +50,6 @@ class GemmTuning {
 /// The tuning key of a product: everything its algorithm depends on, with n (tokens, or rows of the loss head) as a
 /// class.
 std::string gemm_key(const CudaGemm& gemm, bool tf32);
-
-namespace detail {
-extern Tuner* gemm_tuner;
-void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm);
-}  // namespace detail
 
 // Skinny GEMM: a linear over a handful of rows, as in decoding. Up to four rows are bound by reading the weights, which
 // it reads once. M rows, K input features, N outputs.

@@ -34,14 +34,24 @@ struct Candidate {
 /// finite.
 std::vector<Candidate> sampling_candidates(std::span<const float> logits, const SamplingFilter& filter);
 
-/// A uniform number in [0, 1) with 53 random bits.
-double sampling_draw(PhiloxKey key, std::int64_t position);
+/// A uniform number in [0, 1) with 53 random bits. constexpr, so that nvcc compiles it for GPUs too.
+constexpr double sampling_draw(PhiloxKey key, std::int64_t position) {
+  const auto at = static_cast<std::uint64_t>(position);
+  const auto bits = philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0}, key);
+  return static_cast<double>((std::uint64_t{bits[0]} << 32 | bits[1]) >> 11) * 0x1p-53;
+}
 
 /// The token at `draw` in [0, 1) of the candidates' cumulative probability, in their order.
 std::int32_t sample_token(std::span<const float> logits, const SamplingFilter& filter, double draw);
 
-/// The key of a row of sample_tokens.
-std::int64_t packed_key(PhiloxKey key);
+/// The key of a row of sample_tokens, and back.
+constexpr std::int64_t packed_key(PhiloxKey key) {
+  return static_cast<std::int64_t>(std::uint64_t{key.k1} << 32 | std::uint64_t{key.k0});
+}
+constexpr PhiloxKey unpacked_key(std::int64_t key) {
+  const auto bits = static_cast<std::uint64_t>(key);
+  return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+}
 
 /// Writes chosen[b], the token that sample_token chooses from logits[b] with sampling_draw(keys[b], positions[b]), or
 /// -1 if a logit of the row is not finite. logits [B, V] fp32, V below 2^31, rows may be strided; keys and positions
