@@ -1,25 +1,15 @@
 #include "lora_train/kernels/accounting/work_record.h"
 
-#include <utility>
-
 namespace lora_train::kernels {
 
 namespace detail {
-
 WorkRecorder* work_recorder = nullptr;
-
-namespace {
-bool is_inside = false;
-}
-
-bool enter_work() { return !std::exchange(is_inside, true); }
-void leave_work() { is_inside = false; }
-
+bool is_inside_work = false;
 }  // namespace detail
 
 void set_work_recorder(WorkRecorder* recorder) {
   detail::work_recorder = recorder;
-  detail::leave_work();
+  detail::is_inside_work = false;
 }
 
 Work& Work::moves(std::string_view operand, const at::Tensor& t, std::int64_t num_reads, std::int64_t num_writes) {
@@ -48,7 +38,7 @@ std::int64_t Work::bytes_written() const {
 
 void WorkScope::finish() {
   if (detail::work_recorder != nullptr) detail::work_recorder->end(*work_);
-  detail::leave_work();
+  detail::is_inside_work = false;
 }
 
 }  // namespace lora_train::kernels

@@ -1,9 +1,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <map>
 #include <optional>
 
@@ -199,11 +199,7 @@ constexpr std::size_t kWordDigits = 16;
 
 std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
-  for (const std::uint64_t word : algorithm.data) {
-    char digits[kWordDigits + 1];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
-    text += digits;
-  }
+  for (const std::uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
   return text;
 }
 

@@ -15,12 +15,9 @@ namespace {
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
 /// The memory pool of all graphs, released with the last graph.
-class Pool {
- public:
-  Pool() : device_(c10::cuda::current_device()), id_(at::cuda::graph_pool_handle()) {
-    allocator::createOrIncrefPool(device_, id_);
-  }
-  ~Pool() { allocator::releasePool(device_, id_); }
+struct Pool {
+  Pool() { allocator::createOrIncrefPool(device, id); }
+  ~Pool() { allocator::releasePool(device, id); }
   Pool(const Pool&) = delete;
 
   static std::shared_ptr<Pool> shared() {
@@ -30,27 +27,23 @@ class Pool {
     return pool;
   }
 
-  c10::DeviceIndex device() const { return device_; }
-  at::cuda::MempoolId_t id() const { return id_; }
-
- private:
-  c10::DeviceIndex device_;
-  at::cuda::MempoolId_t id_;
+  const c10::DeviceIndex device = c10::cuda::current_device();
+  const at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
 };
 
 /// While this lives, allocations made by a capturing stream come from the pool.
 class AllocationsIntoPool {
  public:
   explicit AllocationsIntoPool(const Pool& pool) : pool_(pool) {
-    allocator::beginAllocateToPool(pool.device(), pool.id(), [](cudaStream_t stream) {
+    allocator::beginAllocateToPool(pool.device, pool.id, [](cudaStream_t stream) {
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
       C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
       return status != cudaStreamCaptureStatusNone;
     });
   }
   ~AllocationsIntoPool() {
-    allocator::endAllocateToPool(pool_.device(), pool_.id());
-    allocator::releasePool(pool_.device(), pool_.id());  // beginAllocateToPool took a reference
+    allocator::endAllocateToPool(pool_.device, pool_.id);
+    allocator::releasePool(pool_.device, pool_.id);  // beginAllocateToPool took a reference
   }
   AllocationsIntoPool(const AllocationsIntoPool&) = delete;
 

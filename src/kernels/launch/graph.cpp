@@ -6,11 +6,8 @@
 namespace lora_train::kernels {
 namespace {
 
-CaptureFunction& capture_in_use() {
-  static CaptureFunction function;
-  return function;
-}
-
+CaptureFunction capture_in_use;
+CapturedWork* work_in_capture = nullptr;
 bool capturing = false;
 
 struct CaptureScope {
@@ -22,18 +19,15 @@ struct CaptureScope {
 
 bool is_capturing() { return capturing; }
 
-CapturedWork*& captured_work() {
-  static CapturedWork* captured = nullptr;
-  return captured;
-}
+CapturedWork*& captured_work() { return work_in_capture; }
 
-void use_capture(CaptureFunction function) { capture_in_use() = std::move(function); }
+void use_capture(CaptureFunction function) { capture_in_use = std::move(function); }
 
-bool can_capture() { return capture_in_use() != nullptr || cuda_library() != nullptr; }
+bool can_capture() { return capture_in_use != nullptr || cuda_library() != nullptr; }
 
 std::unique_ptr<Graph> capture(const std::function<void()>& body) {
   const CaptureScope scope;
-  if (capture_in_use()) return capture_in_use()(body);
+  if (capture_in_use) return capture_in_use(body);
   if (cuda_library() == nullptr) throw DeviceError("capture", "the CUDA library is not loaded");
   return cuda_library()->capture(body);
 }

@@ -101,11 +101,11 @@ RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t coun
   if (weight.code != WeightCode::k4Bit) {
     const std::int64_t per_scale = weight.code == WeightCode::kInt8 ? 1 : weight.block_rows;
     return {weight.codes.narrow(0, begin, count),
-            weight.scales.narrow(0, begin / per_scale, (count + per_scale - 1) / per_scale)};
+            weight.scales.narrow(0, begin / per_scale, ceil_div(count, per_scale))};
   }
   const std::int64_t first = begin * weight.in_features, size = count * weight.in_features;
   return {weight.codes.narrow(0, first / 2, (size + 1) / 2),
-          weight.scales.narrow(0, first / weight.block_size, (size + weight.block_size - 1) / weight.block_size)};
+          weight.scales.narrow(0, first / weight.block_size, ceil_div(size, weight.block_size))};
 }
 
 constexpr auto kQuantizeRows = "quantize_rows";
@@ -358,8 +358,7 @@ bool are_scales_finite(const QuantizedWeight& weight) {
 
 void finish_nested(QuantizedWeight& weight) {
   check_vector("finish_nested", "scales", weight.scales, -1, at::kFloat);
-  const std::int64_t count = weight.scales.size(0), size = weight.nested_block_size,
-                     num_blocks = (count + size - 1) / size;
+  const std::int64_t count = weight.scales.size(0), size = weight.nested_block_size, num_blocks = ceil_div(count, size);
   weight.nested_map = dynamic_map(/*is_signed=*/true).to(weight.scales.device());
   if (weight.scales.is_meta()) {
     weight.nested_scales = at::empty({num_blocks}, weight.scales.options());

@@ -293,19 +293,15 @@ QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device 
 void fill_at_random(QuantizedWeight& weight, double std) {
   constexpr double kNf4Std = 0.55, kInt8Share = 0.58, kFp8Value = 1.0;  // for equally likely codes
   if (weight.codes.is_meta()) return;
-  if (weight.code == WeightCode::kFp8) {
+  const bool is_fp8 = weight.code == WeightCode::kFp8, is_int8 = weight.code == WeightCode::kInt8;
+  if (is_fp8) {
     weight.codes.copy_(at::randn(weight.codes.sizes(), weight.codes.options().dtype(at::kFloat)));
-    weight.scales.fill_(std / kFp8Value);
-    return;
+  } else {
+    weight.codes.random_(is_int8 ? -127 : 0, is_int8 ? 128 : 256);
   }
-  weight.codes.random_(weight.code == WeightCode::kInt8 ? -127 : 0, weight.code == WeightCode::kInt8 ? 128 : 256);
-  if (weight.code == WeightCode::kInt8) {
-    weight.scales.fill_(std / kInt8Share);
-    return;
-  }
-  weight.map.copy_(kernels::nf4_map());
+  if (weight.code == WeightCode::k4Bit) weight.map.copy_(kernels::nf4_map());
   if (!weight.is_nested()) {
-    weight.scales.fill_(std / kNf4Std);
+    weight.scales.fill_(std / (is_fp8 ? kFp8Value : is_int8 ? kInt8Share : kNf4Std));
     return;
   }
   weight.scales.zero_();

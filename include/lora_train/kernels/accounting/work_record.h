@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lora_train::kernels {
@@ -91,8 +92,7 @@ void set_work_recorder(WorkRecorder* recorder);
 
 namespace detail {
 extern WorkRecorder* work_recorder;
-bool enter_work();  ///< false inside another call, which reports for both
-void leave_work();
+extern bool is_inside_work;  ///< inside another call, which reports for both
 }  // namespace detail
 
 /// Reports a kernel call that lasts to the end of the scope. Calls describe(Work&) only when a recorder is set.
@@ -100,7 +100,7 @@ class WorkScope {
  public:
   template <class Describe>
   WorkScope(std::string_view name, WorkClass work_class, const Describe& describe) {
-    if (detail::work_recorder == nullptr || !detail::enter_work()) return;
+    if (detail::work_recorder == nullptr || std::exchange(detail::is_inside_work, true)) return;
     work_ = std::make_unique<Work>(Work{name, work_class, {}});
     describe(*work_);
     detail::work_recorder->begin(*work_);
