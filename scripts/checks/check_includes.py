@@ -5,7 +5,7 @@
     header brings in as well: a row names all that its sources come to see;
   - core modules never see LibTorch (ATen, torch, c10), neither directly nor through a lora_train header;
   - public headers hide nlohmann/json, yaml-cpp, torch/torch.h and CUDA;
-  - .cu files and *_kernels.h never see LibTorch, so that nvcc does not parse it;
+  - .cu files, *_parts.h and native_kernels.h never see LibTorch, so that nvcc does not parse it;
   - headers that are private to a module (src/<module>/*.h) stay in it;
   - include/ holds exactly the headers that another module sees, directly or through a header there (tests do not count), and each
     that has a source lies where its source lies;
@@ -102,7 +102,7 @@ def check_include(root, path, module, modules, is_quoted, name):
     if TORCH.match(name):
         if module.is_core:
             return f"core module {module.name} may not see LibTorch"
-        if path.suffix in {".cu", ".cuh"} or path.name.endswith("_kernels.h"):
+        if path.suffix in {".cu", ".cuh"} or path.name.endswith(("_parts.h", "_kernels.h")):
             return "nvcc must not parse LibTorch; pass pointers, sizes and a stream"
     if "include" in path.relative_to(root).parts and HIDDEN_IN_PUBLIC_HEADERS.match(name):
         return "public headers hide this; include it in the .cpp"

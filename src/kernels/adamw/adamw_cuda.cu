@@ -7,7 +7,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "adamw_kernels.h"
+#include "adamw_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
 #include "lora_train/kernels/quantized_weight/codes.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "attention_kernels.h"
+#include "attention_parts.h"
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"

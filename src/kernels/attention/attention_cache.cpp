@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attention_kernels.h"
+#include "attention_parts.h"
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"

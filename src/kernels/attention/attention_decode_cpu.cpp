@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention_kernels.h"
+#include "attention_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

@@ -1,7 +1,7 @@
 // One thread per table entry, a few thousand once per batch and pass, or one per slot of padded statistics.
 #include <cmath>
 
-#include "attention_kernels.h"
+#include "attention_parts.h"
 #include "launch/launch.h"
 
 namespace lora_train::kernels {

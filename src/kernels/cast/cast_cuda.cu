@@ -1,7 +1,7 @@
 // Many small matrices in one launch: a block takes up to 1024 packs of 8 elements of one matrix, selected by a table in
 // device memory, so that narrow adapter columns and long weights fill their blocks equally. Memory traffic: 4 bytes per
 // element read, 2 written in bf16, and 68 bytes of the tables per block, 0.1% of the block's traffic.
-#include "cast_kernels.h"
+#include "cast_parts.h"
 #include "launch/launch.h"
 
 namespace lora_train::kernels {

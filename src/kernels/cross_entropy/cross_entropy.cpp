@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "cross_entropy_kernels.h"
+#include "cross_entropy_parts.h"
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cross_entropy_kernels.h"
+#include "cross_entropy_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

@@ -6,7 +6,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "cross_entropy_kernels.h"
+#include "cross_entropy_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
 

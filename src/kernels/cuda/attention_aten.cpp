@@ -7,7 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "attention/attention_kernels.h"
+#include "attention/attention_parts.h"
 #include "library.h"
 
 namespace lora_train::cuda {

@@ -13,7 +13,7 @@
 #include <map>
 #include <vector>
 
-#include "attention/attention_kernels.h"
+#include "attention/attention_parts.h"
 #include "check.h"
 #include "cudnn_plans.h"
 #include "library.h"

@@ -2,18 +2,18 @@
 // compiled for the CPU (launch.h). No torch.
 #pragma once
 
-#include "adamw/adamw_kernels.h"
-#include "cast/cast_kernels.h"
-#include "cross_entropy/cross_entropy_kernels.h"
-#include "dropout/dropout_kernels.h"
-#include "embedding/embedding_kernels.h"
-#include "gated_activation/gated_activation_kernels.h"
+#include "adamw/adamw_parts.h"
+#include "cast/cast_parts.h"
+#include "cross_entropy/cross_entropy_parts.h"
+#include "dropout/dropout_parts.h"
+#include "embedding/embedding_parts.h"
+#include "gated_activation/gated_activation_parts.h"
 #include "launch/elements.h"
-#include "lora/lora_kernels.h"
-#include "quantized_weight/quantized_weight_kernels.h"
-#include "rms_norm/rms_norm_kernels.h"
-#include "rope/rope_kernels.h"
-#include "sampling/sampling_kernels.h"
+#include "lora/lora_parts.h"
+#include "quantized_weight/quantized_weight_parts.h"
+#include "rms_norm/rms_norm_parts.h"
+#include "rope/rope_parts.h"
+#include "sampling/sampling_parts.h"
 
 namespace lora_train::kernels {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "dispatch/arguments.h"
-#include "dropout_kernels.h"
+#include "dropout_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/kernels/accounting/work_record.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "dropout_kernels.h"
+#include "dropout_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

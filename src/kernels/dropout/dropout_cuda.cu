@@ -1,6 +1,6 @@
 // One block per token; a thread takes 16 bytes, which are one Philox counter in fp32 or two in bf16. Memory traffic: every
 // element is read once and written once.
-#include "dropout_kernels.h"
+#include "dropout_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
 

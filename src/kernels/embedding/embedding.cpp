@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "dispatch/arguments.h"
-#include "embedding_kernels.h"
+#include "embedding_parts.h"
 #include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "embedding_kernels.h"
+#include "embedding_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

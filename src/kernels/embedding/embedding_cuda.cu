@@ -2,7 +2,7 @@
 // read, 1 written.
 // Backward without atomics: tokens are sorted by id, so that equal ids are neighbours; the block of the first one sums
 // them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
-#include "embedding_kernels.h"
+#include "embedding_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
 

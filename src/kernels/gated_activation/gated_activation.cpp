@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/arguments.h"
-#include "gated_activation_kernels.h"
+#include "gated_activation_parts.h"
 #include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {

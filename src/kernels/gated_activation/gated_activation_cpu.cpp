@@ -1,4 +1,4 @@
-#include "gated_activation_kernels.h"
+#include "gated_activation_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

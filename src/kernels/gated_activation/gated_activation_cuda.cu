@@ -1,7 +1,7 @@
 // Element-wise: a block takes part of one row, a thread up to two packs of it, all read before any write, so that the
 // gradient may replace gate and up.
 // Elements moved per feature: forward 2 read, 1 written; backward 3 read, 2 written.
-#include "gated_activation_kernels.h"
+#include "gated_activation_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
 

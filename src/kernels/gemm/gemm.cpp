@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/arguments.h"
-#include "gemm_kernels.h"
+#include "gemm_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "gemm_kernels.h"
+#include "gemm_parts.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 

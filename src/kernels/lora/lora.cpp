@@ -5,7 +5,7 @@
 #include <array>
 
 #include "dispatch/arguments.h"
-#include "lora_kernels.h"
+#include "lora_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/gemm/gemm.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "lora_kernels.h"
+#include "lora_parts.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

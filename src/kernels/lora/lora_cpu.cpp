@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launch/elements.h"
-#include "lora_kernels.h"
+#include "lora_parts.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

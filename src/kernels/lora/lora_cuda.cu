@@ -14,7 +14,7 @@
 // pieces.
 #include "launch/elements.h"
 #include "lora_device.h"
-#include "lora_kernels.h"
+#include "lora_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "launch/launch.h"
-#include "lora_kernels.h"
+#include "lora_parts.h"
 
 namespace lora_train::kernels {
 namespace {

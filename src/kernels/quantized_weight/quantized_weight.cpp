@@ -14,7 +14,7 @@
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/dispatch/segment_table.h"
 #include "lora_train/kernels/quantized_weight/codes.h"
-#include "quantized_weight_kernels.h"
+#include "quantized_weight_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
-#include "quantized_weight_kernels.h"
+#include "quantized_weight_parts.h"
 
 namespace lora_train::kernels {
 namespace {

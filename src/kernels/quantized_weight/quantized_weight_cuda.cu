@@ -6,7 +6,7 @@
 // launch writes adapter columns and linears that their folder leaves plain: 4 or 2 bytes read, and so few of them that
 // one pack at a time is enough, which leaves registers for the codes.
 #include "launch/launch.h"
-#include "quantized_weight_kernels.h"
+#include "quantized_weight_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
-#include "rms_norm_kernels.h"
+#include "rms_norm_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
-#include "rms_norm_kernels.h"
+#include "rms_norm_parts.h"
 
 namespace lora_train::kernels {
 namespace {

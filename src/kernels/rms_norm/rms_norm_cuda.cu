@@ -9,7 +9,7 @@
 
 #include "launch/elements.h"
 #include "launch/launch.h"
-#include "rms_norm_kernels.h"
+#include "rms_norm_parts.h"
 
 namespace lora_train::kernels {
 namespace {

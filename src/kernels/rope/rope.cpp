@@ -7,7 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
-#include "rope_kernels.h"
+#include "rope_parts.h"
 
 namespace lora_train::kernels {
 

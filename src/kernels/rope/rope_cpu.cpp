@@ -1,6 +1,6 @@
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
-#include "rope_kernels.h"
+#include "rope_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -5,7 +5,7 @@
 // then cached.
 #include "launch/elements.h"
 #include "launch/launch.h"
-#include "rope_kernels.h"
+#include "rope_parts.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "launch/elements.h"
 #include "launch/launch.h"
-#include "sampling_kernels.h"
+#include "sampling_parts.h"
 
 namespace lora_train::kernels {
 namespace {

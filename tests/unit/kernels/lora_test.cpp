@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "lora/lora_kernels.h"
+#include "lora/lora_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "support/kernel_test.h"

@@ -6,7 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
-#include "quantized_weight/quantized_weight_kernels.h"
+#include "quantized_weight/quantized_weight_parts.h"
 #include "quantized_weights.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"

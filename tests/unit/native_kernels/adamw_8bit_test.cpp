@@ -1,7 +1,7 @@
 #include <array>
 #include <limits>
 
-#include "kernels/adamw/adamw_kernels.h"
+#include "kernels/adamw/adamw_parts.h"
 #include "lora_train/kernels/quantized_weight/codes.h"
 #include "support/guarded.h"
 

@@ -1,7 +1,7 @@
 #include <array>
 #include <limits>
 
-#include "kernels/adamw/adamw_kernels.h"
+#include "kernels/adamw/adamw_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "kernels/cast/cast_kernels.h"
+#include "kernels/cast/cast_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

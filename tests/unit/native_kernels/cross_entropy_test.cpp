@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/cross_entropy/cross_entropy_kernels.h"
+#include "kernels/cross_entropy/cross_entropy_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/dropout/dropout_kernels.h"
+#include "kernels/dropout/dropout_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/embedding/embedding_kernels.h"
+#include "kernels/embedding/embedding_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/gated_activation/gated_activation_kernels.h"
+#include "kernels/gated_activation/gated_activation_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

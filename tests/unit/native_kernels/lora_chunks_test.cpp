@@ -1,5 +1,5 @@
 // How the LoRA products are cut into blocks, chunks and pieces: nothing runs.
-#include "kernels/lora/lora_kernels.h"
+#include "kernels/lora/lora_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

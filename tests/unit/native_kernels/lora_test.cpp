@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "kernels/lora/lora_kernels.h"
+#include "kernels/lora/lora_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

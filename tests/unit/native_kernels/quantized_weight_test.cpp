@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "kernels/quantized_weight/quantized_weight_kernels.h"
+#include "kernels/quantized_weight/quantized_weight_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attention/attention_kernels.h"
+#include "kernels/attention/attention_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/rms_norm/rms_norm_kernels.h"
+#include "kernels/rms_norm/rms_norm_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

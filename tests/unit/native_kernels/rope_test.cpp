@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/rope/rope_kernels.h"
+#include "kernels/rope/rope_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

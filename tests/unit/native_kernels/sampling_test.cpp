@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/sampling/sampling_kernels.h"
+#include "kernels/sampling/sampling_parts.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "launch/elements.h"
-#include "rms_norm/rms_norm_kernels.h"
+#include "rms_norm/rms_norm_parts.h"
 
 namespace lora_train::kernels {
 
