@@ -64,7 +64,7 @@ void write_at(int fd, const std::filesystem::path& path, std::string_view bytes,
 
 }  // namespace
 
-CacheFolder::CacheFolder(const Repository& repository) {
+CacheFolder::CacheFolder(const storage::HubId& repository) {
   const std::string name = storage::hub_folder_name(repository);
   folder_ = storage::hub_cache_folder() / name;
   locks_ = storage::hub_cache_folder() / ".locks" / name;

@@ -15,7 +15,7 @@ namespace lora_train::hub {
 
 class CacheFolder {
  public:
-  explicit CacheFolder(const Repository& repository);
+  explicit CacheFolder(const storage::HubId& repository);
 
   std::filesystem::path blob(const RepositoryFile& file) const { return folder_ / "blobs" / file.etag; }
   /// The file that keeps what has arrived of the blob.

@@ -22,7 +22,7 @@ namespace lora_train::hub {
 namespace {
 
 struct FetchPlan {
-  const Repository& repository;
+  const storage::HubId& repository;
   const CacheFolder& cache;
   std::string commit;
   std::vector<RepositoryFile> files;  ///< those to fetch
@@ -282,7 +282,7 @@ DownloadResult find_offline(const DownloadRequest& request) {
 
 DownloadResult download(const DownloadRequest& request) {
   if (is_offline()) return find_offline(request);
-  const Repository& repository = request.id;
+  const storage::HubId& repository = request.id;
   const CacheFolder cache(repository);
   Hub hub;
   DownloadResult result;

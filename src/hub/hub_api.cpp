@@ -166,20 +166,20 @@ Request Hub::request(const std::string& path, const std::string& method) const {
   return request;
 }
 
-std::string Hub::api_path(const Repository& repository) const {
+std::string Hub::api_path(const storage::HubId& repository) const {
   return (repository.kind == storage::HubKind::kModel ? "api/models/" : "api/datasets/") + repository.full_name();
 }
 
-std::string Hub::file_path(const Repository& repository, const std::string& commit, const std::string& file) const {
+std::string Hub::file_path(const storage::HubId& repository, const std::string& commit, const std::string& file) const {
   return fmt::format("{}{}/resolve/{}/{}", repository.kind == storage::HubKind::kModel ? "" : "datasets/",
                      repository.full_name(), commit, encode_path(file));
 }
 
-std::string Hub::page(const Repository& repository) const {
+std::string Hub::page(const storage::HubId& repository) const {
   return endpoint_ + (repository.kind == storage::HubKind::kModel ? "/" : "/datasets/") + repository.full_name();
 }
 
-std::string Hub::find_commit(const Repository& repository) {
+std::string Hub::find_commit(const storage::HubId& repository) {
   const std::string path = fmt::format("{}/revision/{}", api_path(repository), encode_part(repository.revision));
   const Json info = require_json(client_.send(request(path)), repository);
   if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
@@ -189,7 +189,7 @@ std::string Hub::find_commit(const Repository& repository) {
   return info["sha"];
 }
 
-std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const std::string& commit) {
+std::vector<RepositoryFile> Hub::list_files(const storage::HubId& repository, const std::string& commit) {
   Request page = request(fmt::format("{}/tree/{}?recursive=true", api_path(repository), commit));
   std::vector<RepositoryFile> files;
   std::unordered_set<std::string> paths;
@@ -213,12 +213,12 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
   throw IoError(endpoint_, "lists the files of {} endlessly.", repository.full_name());
 }
 
-void Hub::fail_list(const Repository& repository, const std::string& found) const {
+void Hub::fail_list(const storage::HubId& repository, const std::string& found) const {
   throw IoError(endpoint_, "lists the files of " + repository.full_name() + " in a way that is not the hub's: " +
                                found + ". Nothing was downloaded. Check HF_ENDPOINT.");
 }
 
-Json Hub::require_json(const Answer& answer, const Repository& repository) const {
+Json Hub::require_json(const Answer& answer, const storage::HubId& repository) const {
   if (!answer.is_ok()) refuse(answer, repository);
   Json body = Json::parse(answer.body, nullptr, false);
   if (body.is_discarded() || body.is_primitive())
@@ -228,7 +228,7 @@ Json Hub::require_json(const Answer& answer, const Repository& repository) const
   return body;
 }
 
-std::string Hub::reason_of(const Answer& answer, const Repository& repository) const {
+std::string Hub::reason_of(const Answer& answer, const storage::HubId& repository) const {
   const std::string code = answer.header("X-Error-Code");
   const std::string kind = repository.kind == storage::HubKind::kModel ? "model" : "dataset";
   if (code == "GatedRepo")
@@ -260,7 +260,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
   return fmt::format("unexpected answer: {}. Check HF_ENDPOINT.", shown);
 }
 
-void Hub::refuse(const Answer& answer, const Repository& repository) const {
+void Hub::refuse(const Answer& answer, const storage::HubId& repository) const {
   throw IoError(repository.full_name(), reason_of(answer, repository) + words_of(answer));
 }
 
@@ -324,7 +324,7 @@ struct UploadAction {
 
 class Uploader {
  public:
-  Uploader(Hub& hub, const Repository& repository, const std::function<void(std::uint64_t)>& count)
+  Uploader(Hub& hub, const storage::HubId& repository, const std::function<void(std::uint64_t)>& count)
       : hub_(hub), repository_(repository), count_(count) {}
 
   /// The answer of the batch for each file, by its hash; an empty URL: the store has it.
@@ -433,7 +433,7 @@ class Uploader {
   }
 
   Hub& hub_;
-  const Repository& repository_;
+  const storage::HubId& repository_;
   const std::function<void(std::uint64_t)>& count_;
 };
 
@@ -456,7 +456,7 @@ std::vector<UploadPart> plan_parts(const std::map<std::string, std::string>& hea
   return parts;
 }
 
-std::uint64_t upload(Hub& hub, const Repository& repository, const std::string& branch,
+std::uint64_t upload(Hub& hub, const storage::HubId& repository, const std::string& branch,
                      const std::vector<LargeFile>& files, const std::function<void(std::uint64_t)>& count) {
   if (files.empty()) return 0;
   Uploader uploader(hub, repository, count);

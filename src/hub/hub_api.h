@@ -39,8 +39,6 @@ class Digest {
 /// Base64 with padding, in one line.
 std::string base64(std::string_view bytes);
 
-using Repository = storage::HubId;
-
 /// A file as the hub lists it.
 struct RepositoryFile {
   std::string path;  ///< below the root, with "/"; never leads out of it
@@ -60,29 +58,29 @@ class Hub {
   Answer send(const Request& request) { return client_.send(request); }
 
   /// "api/models/org/name"
-  std::string api_path(const Repository& repository) const;
+  std::string api_path(const storage::HubId& repository) const;
   /// "org/name/resolve/COMMIT/file", for datasets below "datasets/".
-  std::string file_path(const Repository& repository, const std::string& commit, const std::string& file) const;
+  std::string file_path(const storage::HubId& repository, const std::string& commit, const std::string& file) const;
   /// "https://huggingface.co/org/name"
-  std::string page(const Repository& repository) const;
+  std::string page(const storage::HubId& repository) const;
 
   /// The commit that the revision names: 40 hexadecimal digits.
-  std::string find_commit(const Repository& repository);
+  std::string find_commit(const storage::HubId& repository);
   /// The files of the commit, in the hub's order.
-  std::vector<RepositoryFile> list_files(const Repository& repository, const std::string& commit);
+  std::vector<RepositoryFile> list_files(const storage::HubId& repository, const std::string& commit);
 
   /// The body of an OK answer as a JSON object or list; else throws as refuse(), or an IoError that says what came
   /// instead.
-  nlohmann::json require_json(const Answer& answer, const Repository& repository) const;
+  nlohmann::json require_json(const Answer& answer, const storage::HubId& repository) const;
   /// Throws why the hub refuses and what to do, for an answer that is not OK.
-  [[noreturn]] void refuse(const Answer& answer, const Repository& repository) const;
+  [[noreturn]] void refuse(const Answer& answer, const storage::HubId& repository) const;
 
   const std::string& endpoint() const { return endpoint_; }
   bool has_token() const { return !token_.empty(); }
 
  private:
-  [[noreturn]] void fail_list(const Repository& repository, const std::string& found) const;
-  std::string reason_of(const Answer& answer, const Repository& repository) const;
+  [[noreturn]] void fail_list(const storage::HubId& repository, const std::string& found) const;
+  std::string reason_of(const Answer& answer, const storage::HubId& repository) const;
 
   std::string endpoint_, token_;
   double stall_timeout_s_;  ///< $HF_HUB_DOWNLOAD_TIMEOUT
@@ -119,7 +117,7 @@ struct LargeFile {
 
 /// Uploads the files that the store lacks and returns their number of bytes. `count` gets the bytes as they are done;
 /// for files that the store has, at once. The files are invisible until a commit names them. Throws IoError.
-std::uint64_t upload(Hub& hub, const Repository& repository, const std::string& branch,
+std::uint64_t upload(Hub& hub, const storage::HubId& repository, const std::string& branch,
                      const std::vector<LargeFile>& files, const std::function<void(std::uint64_t)>& count);
 
 struct UploadPart {

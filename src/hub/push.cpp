@@ -237,7 +237,7 @@ class Push {
   }
 
   const PushRequest& request_;
-  const Repository& repository_;
+  const storage::HubId& repository_;
   Hub hub_;
   std::vector<Outgoing> uploads_;
   PushResult result_;

@@ -47,23 +47,37 @@ struct Curl {
   decltype(&::curl_slist_free_all) slist_free_all = library.find("curl_slist_free_all");
 };
 
-/// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded.
-/// Thread-safe.
-const Curl& curl();
+/// libcurl.so.4, or Debian's libcurl-gnutls.so.4. Throws IoError if neither can be loaded.
+Curl load_curl() {
+  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4"}) {
+    const Curl curl{SharedLibrary(name)};
+    if (curl.library.problem().empty() && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) return curl;
+  }
+  throw IoError("libcurl.so.4",
+                "is not on this machine, and lora-train needs it for HTTP. Install it (Debian and Ubuntu: apt-get "
+                "install libcurl4), or download with another tool into the same cache.");
+}
+
+/// It stays loaded. Thread-safe.
+const Curl& curl() {
+  static const Curl loaded = load_curl();
+  return loaded;
+}
 
 /// Handles of libcurl; the connection stays open for the next transfer. One transfer at a time.
-class Connection {
- public:
-  Connection();
-  ~Connection();
+struct Connection {
+  Connection() {
+    if (easy == nullptr || multi == nullptr) throw std::bad_alloc();
+  }
+  ~Connection() {
+    curl().easy_cleanup(easy);
+    curl().multi_cleanup(multi);
+  }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
- private:
-  friend class Transfer;
-  const Curl& curl_;
-  CURL* easy_;
-  CURLM* multi_;
+  CURL* const easy = curl().easy_init();
+  CURLM* const multi = curl().multi_init();
 };
 
 struct TransferResult {
@@ -78,25 +92,8 @@ struct TransferBreak {
   bool may_have_begun = false;  ///< the server may have acted on the request
 };
 
-/// Sends `request` as it is: its url, its range. Adds the bytes that went to the sink to `num_delivered`. Throws
-/// TransferBreak.
-TransferResult transfer(Connection& connection, const Request& request, const std::string& user_agent,
-                        std::uint64_t& num_delivered);
-
-Curl load_curl() {
-  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4"}) {
-    const Curl curl{SharedLibrary(name)};
-    if (curl.library.problem().empty() && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) return curl;
-  }
-  throw IoError("libcurl.so.4",
-                "is not on this machine, and lora-train needs it for HTTP. Install it (Debian and Ubuntu: apt-get "
-                "install libcurl4), or download with another tool into the same cache.");
-}
-
-constexpr int kPollMs = 100;
-
+constexpr int kPollMs = 100, kMaxRedirects = 10;
 constexpr std::size_t kMaxErrorBody = 64u << 10;
-
 constexpr long kBufferBytes = 512 << 10;
 
 /// The certificates in a variable that other programs know too; empty: libcurl's own.
@@ -159,29 +156,12 @@ void refuse_control_characters(const std::string& what, std::string_view text) {
     throw ConfigError(what, "holds a control character or a line end, and cannot be sent.");
 }
 
-const Curl& curl() {
-  static const Curl loaded = load_curl();
-  return loaded;
-}
-
-Connection::Connection() : curl_(curl()), easy_(curl_.easy_init()), multi_(curl_.multi_init()) {
-  if (easy_ == nullptr || multi_ == nullptr) throw std::bad_alloc();
-}
-
-Connection::~Connection() {
-  curl_.easy_cleanup(easy_);
-  curl_.multi_cleanup(multi_);
-}
-
-/// State of libcurl's callbacks, which are C. They catch what the sink throws; run() throws it again.
+/// Sends a request as it is: its url, its range. Adds the bytes that went to the sink to `num_delivered`. State of
+/// libcurl's callbacks, which are C. They catch what the sink throws; run() throws it again.
 class Transfer {
  public:
-  Transfer(Connection& connection, const Request& request, std::uint64_t& num_delivered)
-      : curl_(connection.curl_),
-        easy_(connection.easy_),
-        multi_(connection.multi_),
-        request_(request),
-        num_delivered_(num_delivered) {}
+  Transfer(const Connection& connection, const Request& request, std::uint64_t& num_delivered)
+      : easy_(connection.easy), multi_(connection.multi), request_(request), num_delivered_(num_delivered) {}
 
   ~Transfer() {
     if (is_added_) curl_.multi_remove_handle(multi_, easy_);
@@ -190,6 +170,7 @@ class Transfer {
     if (fd_ >= 0) ::close(fd_);
   }
 
+  /// Throws TransferBreak.
   TransferResult run(const std::string& user_agent) {
     set_connection(user_agent);
     set_headers();
@@ -389,9 +370,9 @@ class Transfer {
     return CURL_SEEKFUNC_OK;
   }
 
-  const Curl& curl_;
-  CURL* easy_;
-  CURLM* multi_;
+  const Curl& curl_ = curl();
+  CURL* const easy_;
+  CURLM* const multi_;
   const Request& request_;
   std::uint64_t& num_delivered_;
   std::uint64_t num_sent_ = 0;
@@ -403,13 +384,6 @@ class Transfer {
   bool is_added_ = false;
   std::exception_ptr thrown_;
 };
-
-TransferResult transfer(Connection& connection, const Request& request, const std::string& user_agent,
-                        std::uint64_t& num_delivered) {
-  return Transfer(connection, request, num_delivered).run(user_agent);
-}
-
-constexpr int kMaxRedirects = 10;
 
 double random_share() {
   thread_local std::minstd_rand engine(std::random_device{}());
@@ -447,7 +421,7 @@ void redirect_to(Request& request, const std::string& url, int status) {
 Answer follow_redirects(Connection& connection, Request request, const std::string& user_agent,
                         std::uint64_t& num_delivered) {
   for (int hops = 0; hops <= kMaxRedirects; ++hops) {
-    TransferResult result = transfer(connection, request, user_agent, num_delivered);
+    TransferResult result = Transfer(connection, request, num_delivered).run(user_agent);
     if (!is_redirect(result.answer.status) || result.redirect.empty()) return std::move(result.answer);
     redirect_to(request, result.redirect, result.answer.status);
   }
