@@ -15,24 +15,7 @@ struct CudaUuid {        ///< CUuuid
   unsigned char bytes[16];
 };
 
-inline constexpr CudaResult kCudaSuccess = 0;
-
-/// CUresult values from cuInit that a user can act on.
-enum CudaInitError : int {
-  kErrorOutOfMemory = 2,
-  kErrorStubLibrary = 34,
-  kErrorDeviceUnavailable = 46,
-  kErrorNoDevice = 100,
-  kErrorInvalidDevice = 101,
-  kErrorDeviceNotLicensed = 102,
-  kErrorOperatingSystem = 304,
-  kErrorSystemNotReady = 802,
-  kErrorSystemDriverMismatch = 803,
-  kErrorCompatNotSupported = 804,
-  kErrorMpsFirst = 805,
-  kErrorMpsLast = 809,
-  kErrorUnknown = 999,
-};
+inline constexpr CudaResult kCudaSuccess = 0, kErrorNoDevice = 100;
 
 /// Values of CUdevice_attribute.
 enum CudaAttribute : int {

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "driver.h"
 #include "lora_train/base/error.h"
@@ -221,45 +223,42 @@ std::string no_device(const GpuSystem& system) {
       driver_text(system), nodes_text(system));
 }
 
+/// What to do about CUresult values of cuInit; CUDA's name of the error comes first in the message.
 struct InitAdvice {
   int first_code, last_code;
   const char* text;
 };
 
 constexpr InitAdvice kInitAdvice[] = {
-    {kErrorOutOfMemory, kErrorOutOfMemory, "The host or the GPU is out of memory: check free -h and nvidia-smi."},
-    {kErrorStubLibrary, kErrorStubLibrary,
+    {34, 34,
      "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: remove its folder (lib64/stubs) from "
      "LD_LIBRARY_PATH."},
-    {kErrorDeviceUnavailable, kErrorDeviceUnavailable,
-     "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi."},
-    {kErrorInvalidDevice, kErrorInvalidDevice, "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists."},
-    {kErrorDeviceNotLicensed, kErrorDeviceNotLicensed,
-     "The virtual GPU has no licence: check nvidia-smi -q, or ask the host's administrator."},
-    {kErrorOperatingSystem, kErrorOperatingSystem,
-     "The operating system refused the driver's request: check that this user may read and write /dev/nvidia*, and run "
-     "nvidia-smi once."},
-    {kErrorSystemNotReady, kErrorSystemNotReady,
+    {46, 46, "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi."},
+    {101, 101, "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists."},
+    {304, 304, "Check that this user may read and write /dev/nvidia*, and run nvidia-smi once."},
+    {802, 802,
      "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: sudo "
      "systemctl start nvidia-fabricmanager."},
-    {kErrorSystemDriverMismatch, kErrorSystemDriverMismatch,
+    {803, 803,
      "libcuda.so.1 has a different version than the loaded kernel module. After a driver update, restart the machine. "
      "In a container, remove libcuda.so.1 from the image."},
-    {kErrorCompatNotSupported, kErrorCompatNotSupported,
+    {804, 804,
      "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the driver."},
-    {kErrorMpsFirst, kErrorMpsLast,
+    {805, 809,
      "CUDA MPS (Multi-Process Service) cannot be reached: restart nvidia-cuda-mps-control, or unset "
      "CUDA_MPS_PIPE_DIRECTORY."},
-    {kErrorUnknown, kErrorUnknown,
+    {999, 999,
      "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look for NVRM "
      "or Xid in dmesg, and restart the machine."},
+    {0, INT_MAX, "Check whether nvidia-smi works, and look for NVRM in dmesg."},
 };
 
-std::string init_advice(int code) {
-  for (const InitAdvice& advice : kInitAdvice) {
-    if (code >= advice.first_code && code <= advice.last_code) return advice.text;
-  }
-  return "Check whether nvidia-smi works, and look for NVRM in dmesg.";
+std::string init_failure(const GpuSystem& system) {
+  const auto* const advice = std::ranges::find_if(kInitAdvice, [&](const InitAdvice& row) {
+    return system.init_code >= row.first_code && system.init_code <= row.last_code;
+  });
+  return fmt::format("{} does not start: cuInit returns {} ({}). {}", driver_text(system), system.init_error,
+                     system.init_code, advice->text);
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw DeviceError("device", message + kOrCpu); }
@@ -316,38 +315,31 @@ GpuSystem find_gpus(const GpuPlaces& places) {
 }
 
 void require_driver(const GpuSystem& system) {
-  if (system.cuda_version == 0 && !system.library_problem.empty()) refuse(no_library(system));
-  if (system.cuda_version < kOldestCudaVersion && system.cuda_version != 0) refuse(too_old(system));
-  if (!system.library_problem.empty()) refuse(no_library(system));
-  const bool finds_none = system.gpus.empty() && system.init_code == kCudaSuccess;
-  if (finds_none || system.init_code == kErrorNoDevice) refuse(no_device(system));
-  if (system.init_code != kCudaSuccess) {
-    refuse(fmt::format("{} does not start: cuInit returns {} ({}). {}", driver_text(system), system.init_error,
-                       system.init_code, init_advice(system.init_code)));
-  }
+  const bool has_library = system.library_problem.empty(), is_old = system.cuda_version < kOldestCudaVersion;
+  if (is_old && system.cuda_version != 0) refuse(too_old(system));
+  if (!has_library) refuse(no_library(system));
+  if (system.init_code == kErrorNoDevice || (system.init_code == kCudaSuccess && system.gpus.empty()))
+    refuse(no_device(system));
+  if (system.init_code != kCudaSuccess) refuse(init_failure(system));
 }
 
 void require_usable(const Gpu& gpu) {
-  if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
-    throw DeviceError(gpu.label(),
-                      "its compute capability is {}.{} ({}), but this build has code for {}: Ampere (8.0) and newer. "
-                      "Choose another GPU with CUDA_VISIBLE_DEVICES.{}",
-                      gpu.major, gpu.minor, gpu.architecture(), built_architectures_text(), kOrCpu);
-  }
-  if (gpu.compute_mode == ComputeMode::kProhibited) {
-    throw DeviceError(gpu.label(),
-                      "its compute mode is Prohibited: no program may compute on it. Allow it with sudo nvidia-smi -i "
-                      "{} -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES.{}",
-                      gpu.pci_id, kOrCpu);
-  }
   const bool is_exclusive =
       gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
-  if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {
-    throw DeviceError(gpu.label(),
-                      "it is in use by {} and its compute mode is Exclusive_Process: one process at a time. Wait for "
-                      "that process, end it, or choose another GPU with CUDA_VISIBLE_DEVICES.{}",
-                      describe_processes(gpu), kOrCpu);
+  std::string problem;
+  if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
+    problem =
+        fmt::format("its compute capability is {}.{} ({}), but this build has code for {}: Ampere (8.0) and newer",
+                    gpu.major, gpu.minor, gpu.architecture(), built_architectures_text());
+  } else if (gpu.compute_mode == ComputeMode::kProhibited) {
+    problem = fmt::format("its compute mode is Prohibited, which sudo nvidia-smi -i {} -c DEFAULT changes", gpu.pci_id);
+  } else if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {
+    problem = fmt::format("it is in use by {}, and its compute mode is Exclusive_Process: one process at a time",
+                          describe_processes(gpu));
+  } else {
+    return;
   }
+  throw DeviceError(gpu.label(), "{}. Choose another GPU with CUDA_VISIBLE_DEVICES.{}", problem, kOrCpu);
 }
 
 const Gpu& require_gpu(const GpuSystem& system, int index) {
@@ -360,6 +352,43 @@ const Gpu& require_gpu(const GpuSystem& system, int index) {
   refuse(fmt::format(
       "there is no GPU cuda:{}: the driver reports {}{}. Start at most one process per GPU.", index, system.gpus.size(),
       system.visible_devices ? fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", *system.visible_devices) : ""));
+}
+
+const std::vector<CudaArchitecture>& built_architectures() {
+  static const std::vector<CudaArchitecture> built = [] {
+    std::vector<CudaArchitecture> list;
+    std::istringstream words(LORA_TRAIN_CUDA_ARCHITECTURES);
+    for (std::string word; words >> word;) {
+      const int number = std::stoi(word);
+      list.push_back({number / 10, number % 10, word.ends_with("-virtual")});
+    }
+    return list;
+  }();
+  return built;
+}
+
+std::string built_architectures_text() {
+  std::string text;
+  for (const auto& built : built_architectures()) {
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}{}{}", built.is_ptx ? "compute_" : "sm_", built.major, built.minor);
+  }
+  return text;
+}
+
+CodeFor code_for(int major, int minor, const std::vector<CudaArchitecture>& built) {
+  CodeFor found = CodeFor::kNone;
+  for (const auto& code : built) {
+    const bool is_later = major > code.major || (major == code.major && minor >= code.minor);
+    // Machine code runs on GPUs with the same major number and the same or a later minor one.
+    if (!code.is_ptx && major == code.major && is_later) return CodeFor::kMachineCode;
+    if (code.is_ptx && is_later) found = CodeFor::kPtx;
+  }
+  return found;
+}
+
+std::filesystem::path cuda_library_file() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lib" / "liblora_train_cuda.so";
 }
 
 std::string describe_processes(const Gpu& gpu) {
