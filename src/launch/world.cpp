@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -191,21 +191,6 @@ void read_master(const Reader& reader, World& world) {
                     to_string(world.launcher));
 }
 
-/// Removes a positive number from the front.
-std::optional<int> take_number(std::string_view& text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 1) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
-bool take(std::string_view& text, std::string_view word) {
-  if (!text.starts_with(word)) return false;
-  text.remove_prefix(word.size());
-  return true;
-}
-
 }  // namespace
 
 const char* to_string(Launcher launcher) {
@@ -241,18 +226,18 @@ std::string host_id(const std::filesystem::path& proc) {
   }
 }
 
-std::optional<int> tasks_on_node(std::string_view list, int node) {
-  do {
-    const auto tasks = take_number(list);
-    std::optional<int> num_nodes = 1;
-    if (take(list, "(x")) {
-      num_nodes = take_number(list);
-      if (!take(list, ")")) return std::nullopt;
-    }
-    if (!tasks || !num_nodes) return std::nullopt;
+std::optional<int> tasks_on_node(const std::string& list, int node) {
+  static const std::regex entry(R"(([0-9]+)(?:\(x([0-9]+)\))?)");
+  std::istringstream entries(list);
+  for (std::string text; std::getline(entries, text, ',');) {
+    std::smatch found;
+    if (!std::regex_match(text, found, entry)) return std::nullopt;
+    const auto tasks = whole_number<int>(found[1].str());
+    const auto num_nodes = found[2].matched ? whole_number<int>(found[2].str()) : 1;
+    if (tasks.value_or(0) < 1 || num_nodes.value_or(0) < 1) return std::nullopt;
     if (node < *num_nodes) return tasks;
     node -= *num_nodes;
-  } while (take(list, ","));
+  }
   return std::nullopt;
 }
 

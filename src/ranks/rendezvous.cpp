@@ -58,6 +58,16 @@ fs::path published_file(const launch::World& world, const fs::path& shared_folde
   return folder / (fmt::format("lora-train.{}.address", world.job));
 }
 
+/// Writes the file that read_address() reads. Destroying the result removes it.
+std::shared_ptr<void> publish(const fs::path& file, const Address& address) {
+  fs::create_directories(file.parent_path());  // the output folder of a new run
+  write_file_atomic(file, fmt::format("{} {}", address.host, address.port));
+  return {nullptr, [file](void*) {
+            std::error_code ignored;
+            fs::remove(file, ignored);
+          }};
+}
+
 /// Returns nothing if there is no address yet.
 std::optional<Address> read_address(const fs::path& file, bool is_on_one_host) {
   struct stat status {};
@@ -293,16 +303,6 @@ std::string process_space() {
 
 }  // namespace
 
-PublishedAddress::PublishedAddress(fs::path file, const std::string& text) : file_(std::move(file)) {
-  fs::create_directories(file_.parent_path());  // the output folder of a new run
-  write_file_atomic(file_, text);
-}
-
-PublishedAddress::~PublishedAddress() {
-  std::error_code ignored;
-  fs::remove(file_, ignored);
-}
-
 Rendezvous meet(const launch::World& world, const fs::path& shared_folder, std::chrono::milliseconds timeout) try {
   const bool is_server = world.rank == 0 && !world.has_agent_store;
   Rendezvous result;
@@ -316,7 +316,7 @@ Rendezvous meet(const launch::World& world, const fs::path& shared_folder, std::
       address = {world.is_on_one_host() ? kLoopback : host_name(), 0};
       store = host_store(address);
       address.port = store->getPort();
-      result.published = std::make_unique<PublishedAddress>(file, fmt::format("{} {}", address.host, address.port));
+      result.published = publish(file, address);
     } else {
       address = wait_for_address(world, file, timeout);
       store = join_store(world, address, timeout);

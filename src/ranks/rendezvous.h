@@ -14,25 +14,12 @@
 
 namespace lora_train::ranks {
 
-/// The file in which rank 0 publishes where it listens. Removed with the object, so that no later job of the same name
-/// reads it.
-class PublishedAddress {
- public:
-  /// Throws IoError.
-  PublishedAddress(std::filesystem::path file, const std::string& text);
-  ~PublishedAddress();
-  PublishedAddress(const PublishedAddress&) = delete;
-  PublishedAddress& operator=(const PublishedAddress&) = delete;
-  const std::filesystem::path& file() const { return file_; }
-
- private:
-  std::filesystem::path file_;
-};
-
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;        ///< for this job alone: keys and values of all its ranks
-  std::string host;                             ///< host of the store; "127.0.0.1" if all ranks are on one host
-  std::unique_ptr<PublishedAddress> published;  ///< on rank 0, or null; keep it until all have met
+  c10::intrusive_ptr<c10d::Store> store;  ///< for this job alone: keys and values of all its ranks
+  std::string host;                       ///< host of the store; "127.0.0.1" if all ranks are on one host
+  /// On rank 0, or null: removes the file in which it publishes where it listens, so that no later job of the same name
+  /// reads it. Keep it until all have met.
+  std::shared_ptr<void> published;
 };
 
 /// Throws like connect() in connect.h. Rank 0 hosts the store, which dies with it, unless torchrun's agent does.

@@ -49,6 +49,6 @@ World world_from(const Variables& variables, const std::filesystem::path& proc =
 std::string host_id(const std::filesystem::path& proc = "/proc");
 
 /// The entry of node `node` in a list such as "4(x2),1" (4, 4, 1). Empty if the list is malformed or has no such node.
-std::optional<int> tasks_on_node(std::string_view list, int node);
+std::optional<int> tasks_on_node(const std::string& list, int node);
 
 }  // namespace lora_train::launch
