@@ -1,7 +1,6 @@
 #include "hub_api.h"
 
 #include <openssl/evp.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,35 +13,22 @@
 
 namespace lora_train::hub {
 
-struct Digest::State {
-  DigestKind kind;
-  SHA256_CTX sha256;
-  SHA_CTX sha1;
-};
-
-Digest::Digest(DigestKind kind, std::uint64_t num_bytes) : state_(std::make_unique<State>()) {
-  state_->kind = kind;
-  ::SHA256_Init(&state_->sha256);
-  ::SHA1_Init(&state_->sha1);
+Digest::Digest(DigestKind kind, std::uint64_t num_bytes) : kind_(kind) {
+  ::SHA256_Init(&sha256_);
+  ::SHA1_Init(&sha1_);
   if (kind == DigestKind::kGitSha1) update(fmt::format("blob {}{}", num_bytes, std::string(1, '\0')));
 }
 
-Digest::~Digest() = default;
-
 void Digest::update(std::string_view bytes) {
-  if (state_->kind == DigestKind::kSha256)
-    ::SHA256_Update(&state_->sha256, bytes.data(), bytes.size());
-  else
-    ::SHA1_Update(&state_->sha1, bytes.data(), bytes.size());
+  kind_ == DigestKind::kSha256 ? ::SHA256_Update(&sha256_, bytes.data(), bytes.size())
+                               : ::SHA1_Update(&sha1_, bytes.data(), bytes.size());
 }
 
 std::string Digest::hex() {
-  unsigned char bytes[SHA256_DIGEST_LENGTH];
-  const bool is_sha256 = state_->kind == DigestKind::kSha256;
-  is_sha256 ? ::SHA256_Final(bytes, &state_->sha256) : ::SHA1_Final(bytes, &state_->sha1);
+  std::vector<unsigned char> bytes(kind_ == DigestKind::kSha256 ? SHA256_DIGEST_LENGTH : SHA_DIGEST_LENGTH);
+  kind_ == DigestKind::kSha256 ? ::SHA256_Final(bytes.data(), &sha256_) : ::SHA1_Final(bytes.data(), &sha1_);
   std::string text;
-  for (int i = 0; i < (is_sha256 ? SHA256_DIGEST_LENGTH : SHA_DIGEST_LENGTH); ++i)
-    text += fmt::format("{:02x}", bytes[i]);
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
 }
 

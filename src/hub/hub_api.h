@@ -2,11 +2,12 @@
 // computes the hashes by which the hub names contents.
 #pragma once
 
+#include <openssl/sha.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -26,14 +27,14 @@ class Digest {
  public:
   /// `num_bytes`: how many will follow; kGitSha1 hashes the number too.
   Digest(DigestKind kind, std::uint64_t num_bytes);
-  ~Digest();
   void update(std::string_view bytes);
   /// Returns lower-case hexadecimal. Must be the last call.
   std::string hex();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  DigestKind kind_;
+  SHA256_CTX sha256_;
+  SHA_CTX sha1_;
 };
 
 /// Base64 with padding, in one line.
