@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/merged_weights.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/storage/safetensors.h"
 
@@ -18,11 +19,6 @@ struct AdapterValues {
   model::AdapterSpec spec;
   std::vector<std::vector<float>> tensors;
 };
-
-/// Packed elements of F32, F16 or BF16 (any alignment), as fp32.
-std::vector<float> read_floats(std::string_view bytes, storage::DType dtype);
-
-bool all_finite(const std::vector<float>& values);
 
 /// A weight to be written.
 struct WeightToMerge {

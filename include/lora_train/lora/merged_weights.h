@@ -20,6 +20,11 @@ namespace lora_train::lora {
 
 struct TokenRowsToMerge;
 
+/// Packed elements of F32, F16 or BF16 (any alignment), as fp32.
+std::vector<float> read_floats(std::string_view bytes, storage::DType dtype);
+
+bool all_finite(const std::vector<float>& values);
+
 /// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor. Not thread-safe.
 class MergedWeights {
  public:
