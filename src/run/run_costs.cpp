@@ -116,17 +116,4 @@ double StartupTimes::end_phase(const std::string& phase) {
   return seconds;
 }
 
-double StartupTimes::total_s() const {
-  double sum = 0;
-  for (const auto& [phase, seconds] : phases_) sum += seconds;
-  return sum;
-}
-
-std::string StartupTimes::in_words() const {
-  std::string words;
-  for (const auto& [phase, seconds] : phases_)
-    words += fmt::format("{}{} {:.1f}", words.empty() ? "" : ", ", phase, seconds);
-  return fmt::format("{:.1f} s ({})", total_s(), words);
-}
-
 }  // namespace lora_train::run

@@ -149,7 +149,6 @@ class Loop {
     segments_after_first_step_ = plan::device_memory(run_.device).num_segments;
     run_.startup.end_phase(fmt::format("step {}", step));
     run_.startup.finish();
-    log_debug("start to end of step {}: {}", step, run_.startup.in_words());
     summary_.startup_s = run_.startup.phases();
   }
 

@@ -1,7 +1,6 @@
 """The life of a run: what it writes, going on after a stop, finished and changed runs, exit codes."""
 
 import json
-import re
 import shutil
 import signal
 
@@ -74,19 +73,15 @@ def test_what_a_run_writes(setup):
 
 @pytest.mark.parametrize("changes, phases", [
     (dict(), []), (dict(eval_steps=2, eval_on_start=True, val_set_size=2), ["evaluation"])])
-def test_the_time_to_the_end_of_step_1_is_logged_by_phase(setup, changes, phases):
+def test_the_time_to_the_end_of_step_1_is_reported_by_phase(setup, changes, phases):
     run = setup.train(max_steps=3, save_steps=2, **changes)
     assert run.code == 0, run
     expected = ["open model", "device", "data", "plan", "weights", "buffers", "output folder", *phases, "step 1"]
-    assert "start to end of step" not in run.stderr, run  # a detail
-    [(total, words)] = re.findall(r"start to end of step 1: ([\d.]+) s \((.*)\)", (setup.output_dir / "run.log").read_text())
-    assert re.sub(r" [\d.]+(?=,|$)", "", words).split(", ") == expected, words
     summary = setup.summary()
     assert list(summary["startup_s"]) == expected and all(value >= 0 for value in summary["startup_s"].values())
-    assert abs(sum(summary["startup_s"].values()) - float(total)) <= 0.051
     assert 0 < sum(summary["startup_s"].values()) <= summary["wall_s"]
     resumed = setup.train(max_steps=4, save_steps=2, **changes)
-    assert resumed.code == 0 and "start to end of step 4: " in (setup.output_dir / "run.log").read_text(), resumed
+    assert resumed.code == 0 and list(setup.summary()["startup_s"])[-1] == "step 4", resumed
 
 
 @pytest.mark.parametrize("changes, rank", [(dict(lora_r=4), 8), (dict(lora_r=20), 32),

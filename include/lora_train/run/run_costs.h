@@ -66,12 +66,8 @@ class StartupTimes {
   /// name add up. Does nothing after finish().
   double end_phase(const std::string& phase);
   void finish() { is_finished_ = true; }
-  bool is_finished() const { return is_finished_; }
 
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
-  double total_s() const;
-  /// "7.8 s (open model 0.1, data 1.9, step 1.0)"
-  std::string in_words() const;
 
  private:
   Clock::time_point last_ = Clock::now();

