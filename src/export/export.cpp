@@ -298,8 +298,8 @@ ExportResult export_adapter(const ExportRequest& request) {
   const lora::AdapterConfig adapter = lora::read_adapter_config(request.adapter);
   check_request(request, adapter);
   check_architecture(config);
-  lora::check_patterns(adapter.options, config);
-  const std::vector<model::AdapterSpec> specs = lora::plan_adapters(adapter.options, config);
+  lora::check_patterns(adapter, config);
+  const std::vector<model::AdapterSpec> specs = lora::plan_adapters(adapter, config);
   const storage::SafetensorsFile file =
       lora::open_adapter_tensors(request.adapter, model::adapter_parameters(model::model_shape(config, specs)));
   const double alpha = common_alpha(specs);

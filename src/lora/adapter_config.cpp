@@ -251,21 +251,20 @@ constexpr AdapterKey kAdapterKeys[] = {{"lora_r", replace<&AdapterSection::lora_
 
 /// Keys given together with init_adapter must describe the adapter's linears, ranks and scales. Their spelling does not
 /// matter: all-linear, or the list that such a run writes.
-void refuse_contradiction(const Profile& profile, const LoraOptions& loaded,
-                          const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
-  LoraOptions all_replaced = loaded;
-  all_replaced.file.clear();
+void refuse_contradiction(const Profile& profile, const AdapterChoice& choice, const model::ModelConfig& config) {
+  AdapterConfig loaded = choice.config;
+  loaded.file.clear();
+  AdapterConfig all_replaced = loaded;
   std::vector<std::string> given, wrong;
   for (const AdapterKey& key : kAdapterKeys) {
     if (!profile.is_given(key.name)) continue;
     given.emplace_back(key.name);
     key.replace(profile.adapter, all_replaced);
-    LoraOptions one_replaced = loaded;
-    one_replaced.file.clear();
+    AdapterConfig one_replaced = loaded;
     key.replace(profile.adapter, one_replaced);
-    if (plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
+    if (plan_adapters(one_replaced, config) != choice.specs) wrong.emplace_back(key.name);
   }
-  if (plan_adapters(all_replaced, config) == specs) return;
+  if (plan_adapters(all_replaced, config) == choice.specs) return;
   throw ConfigError("init_adapter", "the adapter in " + profile.adapter.init_adapter +
                                         " and the profile disagree about " + join(wrong.empty() ? given : wrong) +
                                         "; omit these keys: the adapter sets them");
@@ -291,20 +290,19 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
     reader.fail("bias", "trains biases, which is not supported; expected \"none\"");
   AdapterConfig config;
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
-  LoraOptions& options = config.options;
-  options.file = path.string();
-  options.kind = kind;
-  options.lora_target_modules = read_targets(reader);
-  options.lora_r = kPeftDefaultRank;
-  options.lora_alpha = kPeftDefaultAlpha;
-  read_with_pattern(reader, "r", "rank_pattern", &AdapterConfigReader::rank, options.lora_r, options.rank_pattern);
-  read_with_pattern(reader, "lora_alpha", "alpha_pattern", &AdapterConfigReader::positive, options.lora_alpha,
-                    options.alpha_pattern);
-  options.lora_dropout = reader.get<double>("lora_dropout", 0);
-  if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) {
+  config.file = path.string();
+  config.kind = kind;
+  config.lora_target_modules = read_targets(reader);
+  config.lora_r = kPeftDefaultRank;
+  config.lora_alpha = kPeftDefaultAlpha;
+  read_with_pattern(reader, "r", "rank_pattern", &AdapterConfigReader::rank, config.lora_r, config.rank_pattern);
+  read_with_pattern(reader, "lora_alpha", "alpha_pattern", &AdapterConfigReader::positive, config.lora_alpha,
+                    config.alpha_pattern);
+  config.lora_dropout = reader.get<double>("lora_dropout", 0);
+  if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) {
     reader.fail("lora_dropout", "is " + reader.at("lora_dropout").dump() + "; a number from 0 to below 1 was expected");
   }
-  options.use_rslora = reader.get<bool>("use_rslora", false);
+  config.use_rslora = reader.get<bool>("use_rslora", false);
   config.token_rows = read_token_rows(reader);
   return config;
 }
@@ -345,30 +343,29 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
 }
 
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules) {
-  const LoraOptions& options = config.options;
   Json ranks = Json::object(), alphas = Json::object();
-  for (const auto& [name, value] : options.rank_pattern) ranks[name] = value;
-  for (const auto& [name, value] : options.alpha_pattern) alphas[name] = number(value);
+  for (const auto& [name, value] : config.rank_pattern) ranks[name] = value;
+  for (const auto& [name, value] : config.alpha_pattern) alphas[name] = number(value);
   Json object = {{"alpha_pattern", alphas},
                  {"base_model_name_or_path", config.base_model_name_or_path},
                  {"bias", "none"},
                  {"fan_in_fan_out", false},
                  {"inference_mode", true},
                  {"init_lora_weights", true},
-                 {"lora_alpha", number(options.lora_alpha)},
-                 {"lora_dropout", options.lora_dropout},
+                 {"lora_alpha", number(config.lora_alpha)},
+                 {"lora_dropout", config.lora_dropout},
                  {"modules_to_save", nullptr},
                  {"peft_type", "LORA"},
                  {"peft_version", "0.21.2"},
-                 {"r", options.lora_r},
+                 {"r", config.lora_r},
                  {"rank_pattern", ranks},
                  {"target_modules", target_modules},
                  {"task_type", "CAUSAL_LM"},
                  {kRowsKey, token_rows_json(config.token_rows)},
                  {"use_dora", false},
-                 {"use_rslora", options.use_rslora}};
+                 {"use_rslora", config.use_rslora}};
   for (const auto& name : flagged_kinds()) {
-    if (name == to_string(options.kind)) object["use_" + name] = true;
+    if (name == to_string(config.kind)) object["use_" + name] = true;
   }
   return object.dump(2) + "\n";
 }
@@ -404,15 +401,14 @@ AdapterChoice choose_adapters(const Profile& profile, const model::ModelConfig& 
   }
   AdapterChoice choice;
   if (profile.adapter.init_adapter.empty()) {
-    choice.config.options = {profile.adapter, {}};
+    choice.config = {profile.adapter};
   } else {
     choice.config = read_adapter_config(profile.adapter.init_adapter);
-    choice.config.options.lora_dropout = profile.adapter.lora_dropout;
+    choice.config.lora_dropout = profile.adapter.lora_dropout;
   }
-  const LoraOptions& options = choice.config.options;
-  choice.specs = plan_adapters(options, config);
-  if (options.file.empty()) check_patterns(options, config);
-  if (!profile.adapter.init_adapter.empty()) refuse_contradiction(profile, options, choice.specs, config);
+  choice.specs = plan_adapters(choice.config, config);
+  if (choice.config.file.empty()) check_patterns(choice.config, config);
+  if (!profile.adapter.init_adapter.empty()) refuse_contradiction(profile, choice, config);
   for (model::AdapterSpec& spec : choice.specs) spec.lr_factor_b = profile.optimizer.loraplus_lr_ratio.value_or(1.0);
   return choice;
 }

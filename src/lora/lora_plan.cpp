@@ -20,12 +20,12 @@ namespace {
 using model::AdapterSpec;
 
 /// Throws for a mistake at this key of the profile, or of the file that the options are from.
-[[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
+[[noreturn]] void refuse(const AdapterConfig& options, const std::string& key, const std::string& message) {
   if (options.file.empty()) throw ConfigError(key, message);
   throw FormatError(fmt::format("{}: {}", options.file, key), message);
 }
 
-std::string targets_key(const LoraOptions& options) {
+std::string targets_key(const AdapterConfig& options) {
   return options.file.empty() ? "lora_target_modules" : "target_modules";
 }
 
@@ -35,7 +35,7 @@ constexpr std::uint32_t kMaxSteps = 200'000;
 /// A whole-string regular expression; the constructs in target patterns have their Python meaning.
 class FullMatch {
  public:
-  FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern)
+  FullMatch(const AdapterConfig& options, const std::string& key, const std::string& pattern)
       : options_(options), key_(key), pattern_(pattern) {
     int code = 0;
     PCRE2_SIZE offset = 0;
@@ -63,7 +63,7 @@ class FullMatch {
   }
 
  private:
-  const LoraOptions& options_;
+  const AdapterConfig& options_;
   std::string key_, pattern_;
   std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits_{pcre2_match_context_create(nullptr),
                                                                                     &pcre2_match_context_free};
@@ -83,7 +83,7 @@ std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
   return names;
 }
 
-[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config,
+[[noreturn]] void refuse_unmatched(const AdapterConfig& options, const model::ModelConfig& config,
                                    const std::string& what) {
   const std::vector<std::string> names = names_of_linears(config);
   const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
@@ -94,7 +94,8 @@ std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
 }
 
 /// The linears that the targets select, in model order.
-std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& options, const model::ModelConfig& config) {
+std::vector<std::pair<std::int64_t, std::string>> choose(const AdapterConfig& options,
+                                                         const model::ModelConfig& config) {
   const LoraTargets& targets = options.lora_target_modules;
   const bool is_all = targets.kind == LoraTargets::Kind::kAllLinear;
   std::optional<FullMatch> regex;
@@ -126,7 +127,7 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
 
 /// rank_pattern or alpha_pattern. Entries match the end of a name, and the first match counts.
 template <typename Value>
-std::vector<std::pair<FullMatch, Value>> compile(const LoraOptions& options, const std::string& key,
+std::vector<std::pair<FullMatch, Value>> compile(const AdapterConfig& options, const std::string& key,
                                                  const std::vector<std::pair<std::string, Value>>& patterns) {
   std::vector<std::pair<FullMatch, Value>> compiled;
   for (const auto& [pattern, value] : patterns) {
@@ -149,7 +150,7 @@ Value value_of(const std::vector<std::pair<FullMatch, Value>>& patterns, const s
 }
 
 template <typename Value>
-void check_pattern(const LoraOptions& options, const std::vector<std::string>& paths, const std::string& key,
+void check_pattern(const AdapterConfig& options, const std::vector<std::string>& paths, const std::string& key,
                    const std::vector<std::pair<std::string, Value>>& patterns) {
   const auto compiled = compile(options, key, patterns);
   std::set<std::size_t> used;
@@ -167,7 +168,7 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
 
 }  // namespace
 
-std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths) {
+std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const std::vector<std::string>& paths) {
   const auto ranks = compile(options, "rank_pattern", options.rank_pattern);
   const auto alphas = compile(options, "alpha_pattern", options.alpha_pattern);
   std::vector<RankAndScale> found;
@@ -183,7 +184,7 @@ std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std
   return found;
 }
 
-std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
+std::vector<AdapterSpec> plan_adapters(const AdapterConfig& options, const model::ModelConfig& config) {
   const auto chosen = choose(options, config);
   std::vector<std::string> paths;
   for (const auto& [layer, linear] : chosen) paths.push_back(model::linear_path(layer, linear));
@@ -201,7 +202,7 @@ std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::
   return specs;
 }
 
-void check_patterns(const LoraOptions& options, const model::ModelConfig& config) {
+void check_patterns(const AdapterConfig& options, const model::ModelConfig& config) {
   std::vector<std::string> paths;
   for (const auto& [layer, linear] : choose(options, config)) paths.push_back(model::linear_path(layer, linear));
   check_pattern(options, paths, "rank_pattern", options.rank_pattern);

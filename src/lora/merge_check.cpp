@@ -56,8 +56,8 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   model::TokenRows rows;
   if (!adapter.empty()) {
     AdapterConfig read = read_adapter_config(adapter);
-    read.options.lora_dropout = 0;
-    specs = plan_adapters(read.options, config);
+    read.lora_dropout = 0;
+    specs = plan_adapters(read, config);
     rows = token_rows_of(read, adapter, passed->config);
   }
   const model::ModelShape shape = model::model_shape(config, specs, {}, rows);

@@ -42,9 +42,8 @@ std::map<std::string, MergedWeights::Site> MergedWeights::checked_sites() const 
   model::check_weights(config_, weights_);
   std::map<std::string, Site> sites;
   if (!has_adapter_) return sites;
-  check_patterns(adapter_.options, config_);
-  for (const auto& spec : plan_adapters(adapter_.options, config_))
-    sites[model::linear_path(spec) + ".weight"].spec = spec;
+  check_patterns(adapter_, config_);
+  for (const auto& spec : plan_adapters(adapter_, config_)) sites[model::linear_path(spec) + ".weight"].spec = spec;
   for (const auto& tensor : model::expected_tensors(config_)) {
     if (const auto at = sites.find(tensor.name); at != sites.end()) at->second.shape = tensor.shape;
   }

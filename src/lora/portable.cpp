@@ -64,7 +64,7 @@ AdapterSource open_adapter_source(const fs::path& folder) {
   }
   const storage::SafetensorsFile file = open_adapter_file(folder);
   std::vector<std::string> paths = linear_paths(file);
-  std::vector<RankAndScale> linears = ranks_and_scales(config.options, paths);
+  std::vector<RankAndScale> linears = ranks_and_scales(config, paths);
   std::vector<model::Parameter> expected;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::string a = tensor_name(paths[i], kEndA), b = tensor_name(paths[i], kEndB);
@@ -129,13 +129,13 @@ Matrix padded_b(const AdapterSource& source, std::size_t index, std::int64_t ran
 
 std::string portable_config(const AdapterSource& source, const PortableResult& result) {
   AdapterConfig config = source.config;
-  config.options.lora_r = result.rank;
-  config.options.lora_alpha = result.alpha;
-  config.options.use_rslora = false;
-  config.options.rank_pattern.clear();
-  config.options.alpha_pattern.clear();
+  config.lora_r = result.rank;
+  config.lora_alpha = result.alpha;
+  config.use_rslora = false;
+  config.rank_pattern.clear();
+  config.alpha_pattern.clear();
   // The targets named in the file; for a regex, the linears that it matched.
-  const std::vector<std::string>& names = config.options.lora_target_modules.names;
+  const std::vector<std::string>& names = config.lora_target_modules.names;
   return adapter_config_json(config, names.empty() ? source.paths : names);
 }
 

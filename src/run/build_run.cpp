@@ -128,7 +128,7 @@ run_folder::Contents checkpoint_contents(const Run& run) {
 void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
   if (!id || run.profile().adapter.kind == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
-  if (std::ranges::count(run.adapters.token_rows.embedding, *id) > 0) return;
+  if (std::ranges::count(run.adapters.config.token_rows.embedding, *id) > 0) return;
   const std::int64_t num_tokens =
       std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
   if (const auto seen =
@@ -196,7 +196,7 @@ plan::RunFacts gather_facts(const OpenedRun& run) {
   facts.memory_bytes = facts.is_cuda ? plan::memory_budget(run.device) : facts.host_bytes;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;
-  facts.token_rows = run.adapters.token_rows;
+  facts.token_rows = run.adapters.config.token_rows;
   return facts;
 }
 

@@ -106,7 +106,7 @@ std::string describe_new_tokens(const Run& run) {
 std::string describe_trained(const Run& run) {
   const std::int64_t all = model::num_parameters(run.files.config), trained = run.model.parameters->size();
   if (run.adapters.specs.empty()) return fmt::format("full fine-tuning of {} parameters", format_count(trained));
-  const lora::LoraOptions& options = run.adapters.config.options;
+  const lora::AdapterConfig& options = run.adapters.config;
   return fmt::format("adapter: {}, r {}, alpha {:g}, on {} linears; {} of {} parameters are trained ({:.2g}%)",
                      options.use_rslora ? "rsLoRA" : "LoRA", options.lora_r, options.lora_alpha,
                      run.adapters.specs.size(), format_count(trained), format_count(all),

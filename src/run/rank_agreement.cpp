@@ -44,7 +44,8 @@ std::int64_t checksum(const at::Tensor& values) {
 }
 
 std::int64_t num_parameters(const OpenedRun& run) {
-  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs, {}, run.adapters.token_rows);
+  const model::ModelShape shape =
+      model::model_shape(run.files.config, run.adapters.specs, {}, run.adapters.config.token_rows);
   const model::TrainedWeights trained = plan::trained_weights(run.profile());
   return model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
 }

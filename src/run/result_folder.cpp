@@ -74,13 +74,13 @@ std::string model_card(const Run& run, const run_folder::TrainState& state) {
   std::string card = fmt::format("{}tags: [lora, lora-train]\n---\n\n# {}\n\nTrained with lora-train {}: {}, r {}.\n",
                                  lora::card_head(base, "peft"),
                                  lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base),
-                                 version(), count_of(state.step, "step"), adapters.config.options.lora_r);
+                                 version(), count_of(state.step, "step"), adapters.config.lora_r);
   if (state.eval_loss) card += fmt::format("Loss on held-out data: {:f}.\n", *state.eval_loss);
   if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
-  const lora::LoraOptions& options = adapters.config.options;
+  const lora::AdapterConfig& config = adapters.config;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
-                       !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
-  use.has_token_rows = !adapters.token_rows.empty();
+                       !config.use_rslora && config.rank_pattern.empty() && config.alpha_pattern.empty()};
+  use.has_token_rows = !config.token_rows.empty();
   if (model.config.added_rows > 0) use.vocab_size = model.config.vocab_size;
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
@@ -109,7 +109,7 @@ Files adapter(const Run& run, const model::Trainables& parameters, const run_fol
 /// the adapter is used.
 void check_new_tokens(const fs::path& folder, const Run& run, const model::Trainables& parameters) {
   const plan::ModelFiles& model = run.files;
-  const model::TokenRows& token_rows = run.adapters.token_rows;
+  const model::TokenRows& token_rows = run.adapters.config.token_rows;
   if (model.new_rows.empty()) return;
   const auto fail = [&](const std::string& what) {
     throw FormatError(folder.string(), "was read back after writing, and {} differs from what was written", what);

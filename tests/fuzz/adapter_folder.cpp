@@ -19,11 +19,11 @@ void check_round_trip(const fuzz::InputFile& file, const lora::AdapterConfig& co
   file.write_beside("adapter_config.json", lora::adapter_config_json(config, lora::explicit_targets(specs, model)));
   const lora::AdapterConfig copy = lora::read_adapter_config(file.folder());
   require(copy.base_model_name_or_path == config.base_model_name_or_path, "another base model");
-  const lora::LoraOptions &one = config.options, &other = copy.options;
-  require(one.lora_r == other.lora_r && one.lora_alpha == other.lora_alpha && one.lora_dropout == other.lora_dropout,
-          "another rank, alpha or dropout");
-  require(one.rank_pattern == other.rank_pattern && one.alpha_pattern == other.alpha_pattern, "other patterns");
-  require(lora::plan_adapters(other, model) == specs, "other adapters");
+  require(
+      config.lora_r == copy.lora_r && config.lora_alpha == copy.lora_alpha && config.lora_dropout == copy.lora_dropout,
+      "another rank, alpha or dropout");
+  require(config.rank_pattern == copy.rank_pattern && config.alpha_pattern == copy.alpha_pattern, "other patterns");
+  require(lora::plan_adapters(copy, model) == specs, "other adapters");
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   file.write(data, size);
   fuzz::accepts([&] {
     const lora::AdapterConfig config = lora::read_adapter_config(file.folder());
-    const auto specs = lora::plan_adapters(config.options, model);
-    lora::check_patterns(config.options, model);
+    const auto specs = lora::plan_adapters(config, model);
+    lora::check_patterns(config, model);
     require(!specs.empty(), "no adapter");
     for (const auto& spec : specs) require(spec.rank >= 1 && spec.scale > 0, "a rank or a scale that is none");
     require(lora::first_adapted_layer(specs) < model.num_layers, "an adapter outside the model");

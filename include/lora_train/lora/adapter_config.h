@@ -14,21 +14,16 @@
 
 namespace lora_train::lora {
 
-/// The adapter settings of a profile or an adapter_config.json.
-struct LoraOptions : AdapterSection {
-  std::string file;  ///< the adapter_config.json that these come from; empty: the profile
-};
-
 /// The rank and scale of one linear's adapter.
 struct RankAndScale {
   std::int64_t rank = 0;
   double scale = 1.0;  ///< alpha / r, or alpha / sqrt(r) with rsLoRA
 };
 
-/// The part of adapter_config.json that we use.
-struct AdapterConfig {
-  LoraOptions options;
-  std::string base_model_name_or_path;
+/// The part of adapter_config.json that we use, from a file or for a run that writes one.
+struct AdapterConfig : AdapterSection {
+  std::string file = {};  ///< the adapter_config.json that it was read from; empty: the settings are the profile's
+  std::string base_model_name_or_path = {};
   std::string base_weights = {};  ///< fingerprint, for base_model.json, not read
   /// trainable_token_indices: a plain list means the embedding. `head` may repeat `embedding`: in PEFT, the two are
   /// then tied.
@@ -74,17 +69,17 @@ struct OtherBase {
 void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
 
 /// One entry per path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws what plan_adapters throws.
-std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
+std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const std::vector<std::string>& paths);
 
 /// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a
 /// target matches no linear, listing the valid names; if a pattern is not a valid regular expression; or if a rank is
 /// not in 1..kMaxLoraRank.
-std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
+std::vector<model::AdapterSpec> plan_adapters(const AdapterConfig& options, const model::ModelConfig& config);
 
 /// Finds entries of rank_pattern and alpha_pattern that have no effect, because they are not the first match of any
 /// targeted linear. Throws ConfigError for options from a profile. Only warns for options from a file, since PEFT loads
 /// those too.
-void check_patterns(const LoraOptions& options, const model::ModelConfig& config);
+void check_patterns(const AdapterConfig& options, const model::ModelConfig& config);
 
 /// target_modules for adapter_config.json: the last name parts of the targeted linears, sorted and unique ("down_proj",
 /// "q_proj"), or full paths if a short name would also match a linear without an adapter.

@@ -294,7 +294,7 @@ class GpuForecast {
     facts.rows_of_rank = load_.rows_of_rank(profile_, num_gpus);
     facts.num_ranks = num_gpus;
     facts.base = base_;
-    facts.token_rows = adapters_.token_rows;
+    facts.token_rows = adapters_.config.token_rows;
     return facts;
   }
 
@@ -429,7 +429,7 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
 void check_without_data(const ForecastRequest& request, const plan::ModelFiles& files) {
   const Profile& profile = request.profile;
   const plan::AdapterSetup adapters = plan::choose_adapters(profile, files);
-  model::model_shape(files.config, adapters.specs, {}, adapters.token_rows);
+  model::model_shape(files.config, adapters.specs, {}, adapters.config.token_rows);
   if (profile.data.max_seq_len) model::check_rope_supported(files.config, *profile.data.max_seq_len);
   for (const device::GpuFacts& gpu : request.gpus) rates_of(gpu, profile);
 }
@@ -495,7 +495,7 @@ std::string check_fit(const Profile& profile, const device::GpuFacts& gpu) {
     const bool has_evaluation = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
     plan::RunFacts facts{profile, files.config, adapters.specs, *max_seq_len, has_evaluation};
     facts.base = files.base;
-    facts.token_rows = adapters.token_rows;
+    facts.token_rows = adapters.config.token_rows;
     return plan::misfit(facts, gpu);
   } catch (const Error&) {  // other checks report errors in the files
     return {};

@@ -89,12 +89,12 @@ namespace {
 /// Sets the rows of the adapter in `folder` (if any), then the profile's new ones.
 void set_token_rows(const std::filesystem::path& folder, const ModelFiles& files, AdapterSetup& setup) {
   model::ModelConfig config = files.config;  // has room for all of them
-  setup.token_rows = lora::token_rows_of(setup.config, folder, config);
+  model::TokenRows& rows = setup.config.token_rows;
+  rows = lora::token_rows_of(setup.config, folder, config);
   for (const data::NewRow& row : files.new_rows) {
-    setup.token_rows.embedding.push_back(row.id);
-    if (!config.tie_word_embeddings) setup.token_rows.head.push_back(row.id);
+    rows.embedding.push_back(row.id);
+    if (!config.tie_word_embeddings) rows.head.push_back(row.id);
   }
-  setup.config.token_rows = setup.token_rows;
 }
 
 /// Sets the rows of new tokens in a matrix [V, D] as token_init says.
@@ -117,8 +117,8 @@ void init_new_rows(const Profile& profile, const ModelFiles& files, const Adapte
     const at::Tensor values = loaded.parameters->value(name);
     init_rows(files.new_rows, profile.model.token_init, matrix, values.narrow(0, values.size(0) - num_new, num_new));
   };
-  init(adapters.token_rows.embedding, outer.embedding, model::kEmbeddingRows);
-  init(adapters.token_rows.head, outer.head, model::kHeadRows);
+  init(adapters.config.token_rows.embedding, outer.embedding, model::kEmbeddingRows);
+  init(adapters.config.token_rows.head, outer.head, model::kHeadRows);
   loaded.weights->release_outer(model::Pass::kForward);
 }
 
@@ -138,11 +138,10 @@ void fill_adapters(const Profile& profile, const ModelFiles& files, const Adapte
 }  // namespace
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
-  lora::AdapterChoice choice = lora::choose_adapters(profile, files.config);
-  AdapterSetup setup{std::move(choice.config), std::move(choice.specs), {}, {}};
+  AdapterSetup setup{lora::choose_adapters(profile, files.config)};
   if (setup.specs.empty()) return setup;
   set_token_rows(profile.adapter.init_adapter, files, setup);
-  if (!setup.config.options.file.empty()) lora::check_patterns(setup.config.options, files.config);
+  if (!setup.config.file.empty()) lora::check_patterns(setup.config, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
                                          : !profile.model.base_model_name.empty() ? profile.model.base_model_name
@@ -153,9 +152,9 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
 AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files) {
   AdapterSetup setup;
   setup.config = lora::read_adapter_config(folder);
-  setup.config.options.lora_dropout = 0;
-  setup.specs = lora::plan_adapters(setup.config.options, files.config);
-  lora::check_patterns(setup.config.options, files.config);
+  setup.config.lora_dropout = 0;
+  setup.specs = lora::plan_adapters(setup.config, files.config);
+  lora::check_patterns(setup.config, files.config);
   set_token_rows(folder, files, setup);
   return setup;
 }
@@ -178,14 +177,15 @@ void assemble_model(const Profile& profile, const RunDevice& device, const Model
                     LoadedModel& loaded) {
   const model::ModelConfig& config = files.config;
   const at::ScalarType dtype = compute_dtype(profile.model.precision);
-  const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.columns, adapters.token_rows);
+  const model::ModelShape shape =
+      model::model_shape(config, adapters.specs, adapters.columns, adapters.config.token_rows);
   const auto trained = request.train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));
   const model::WeightOptions options{dtype,      device.device,          trained,
                                      files.base, request.decoded_layers, request.keeps_bf16};
   loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, weight_files);
-  const bool trains_embedding = request.train_all_weights || !adapters.token_rows.embedding.empty();
+  const bool trains_embedding = request.train_all_weights || !adapters.config.token_rows.embedding.empty();
   const model::FirstNeeded first = trains_embedding
                                        ? model::FirstNeeded{0, true}
                                        : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};

@@ -52,7 +52,7 @@ Loaded load(const json& request) {
   model::TokenRows rows;
   if (!adapter.empty()) {
     const lora::AdapterConfig read = lora::read_adapter_config(adapter);
-    specs = lora::plan_adapters(read.options, loaded.config);
+    specs = lora::plan_adapters(read, loaded.config);
     rows = lora::token_rows_of(read, adapter, loaded.config);
   }
   const storage::WeightFiles files = storage::open_model_weights(folder);

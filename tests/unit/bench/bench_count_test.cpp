@@ -62,7 +62,7 @@ TEST(StepLimits, BytesOfA7B) {
 
 TEST(StepLimits, OnlyWhatIsAdaptedCounts) {
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  lora::LoraOptions options;
+  lora::AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kList, {"down_proj"}, {}};
   const auto specs = lora::plan_adapters(options, config);
   const double expected = 28.0 * (2 * 18944 + 3584) * 2 * 16384;

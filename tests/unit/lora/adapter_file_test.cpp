@@ -26,9 +26,9 @@ model::Trainables parameters() { return model::Trainables(tensors(2, 6)); }
 
 AdapterConfig adapter_config() {
   AdapterConfig config;
-  config.options.lora_r = 2;
-  config.options.lora_alpha = 3;
-  config.options.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj"}, {}};
+  config.lora_r = 2;
+  config.lora_alpha = 3;
+  config.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj"}, {}};
   config.base_model_name_or_path = "org/model";
   return config;
 }
@@ -50,9 +50,9 @@ TEST(AdapterFile, ReadsBackWhatItWrote) {
   written.values.copy_(testing_support::uniform({written.size()}, 1));
   save(folder, written);
   const AdapterConfig config = read_adapter_config(folder.path());
-  EXPECT_EQ(config.options.lora_r, 2);
-  EXPECT_EQ(config.options.lora_alpha, 3);
-  EXPECT_EQ(config.options.lora_target_modules.names, std::vector<std::string>{"q_proj"});
+  EXPECT_EQ(config.lora_r, 2);
+  EXPECT_EQ(config.lora_alpha, 3);
+  EXPECT_EQ(config.lora_target_modules.names, std::vector<std::string>{"q_proj"});
   EXPECT_EQ(config.base_model_name_or_path, "org/model");
   load_adapter(folder.path(), read);
   EXPECT_TRUE(at::equal(read.values, written.values));
@@ -63,12 +63,12 @@ TEST(AdapterFile, PatternsKeepTheirOrder) {
   const TemporaryFolder folder;
   model::Trainables values = parameters();
   AdapterConfig config = adapter_config();
-  config.options.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
-  config.options.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
+  config.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
+  config.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
   save(folder, config, values, Precision::kFp32);
-  const LoraOptions read = read_adapter_config(folder.path()).options;
-  EXPECT_EQ(read.rank_pattern, config.options.rank_pattern);
-  EXPECT_EQ(read.alpha_pattern, config.options.alpha_pattern);
+  const AdapterConfig read = read_adapter_config(folder.path());
+  EXPECT_EQ(read.rank_pattern, config.rank_pattern);
+  EXPECT_EQ(read.alpha_pattern, config.alpha_pattern);
   const std::string text = read_file(folder / "adapter_config.json");
   EXPECT_LT(text.find("\"q_proj\": 2"), text.find("layers.1"));
 }
@@ -144,10 +144,10 @@ TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
     EXPECT_EQ(error, "accepted") << flag;
     const TemporaryFolder folder;
     AdapterConfig config = adapter_config();
-    config.options.kind = *kind;
+    config.kind = *kind;
     write_file_atomic(folder / "adapter_config.json", adapter_config_json(config, {"q_proj"}));
     EXPECT_EQ(json::parse(read_file(folder / "adapter_config.json"))[flag], true);
-    EXPECT_EQ(read_adapter_config(folder.path()).options.kind, *kind);
+    EXPECT_EQ(read_adapter_config(folder.path()).kind, *kind);
   }
 }
 

@@ -14,14 +14,14 @@ model::ModelConfig config() {
   return c;
 }
 
-LoraOptions with_names(std::vector<std::string> names) {
-  LoraOptions options;
+AdapterConfig with_names(std::vector<std::string> names) {
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kList, std::move(names), {}};
   return options;
 }
 
 TEST(LoraPlan, AllLinearIsSevenPerLayerInModelOrder) {
-  LoraOptions options;
+  AdapterConfig options;
   const auto specs = plan_adapters(options, config());
   ASSERT_EQ(specs.size(), 84U);
   EXPECT_EQ(model::linear_path(specs[8]), "model.layers.1.self_attn.k_proj");
@@ -35,7 +35,7 @@ TEST(LoraPlan, NamesMatchAtADotOnly) {
 }
 
 TEST(LoraPlan, RegexMustMatchTheWholeName) {
-  LoraOptions options;
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(model\.layers\.[0-3]\.mlp\.(gate|up)_proj)"};
   EXPECT_EQ(plan_adapters(options, config()).size(), 8U);
   options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, "q_proj"};
@@ -46,7 +46,7 @@ TEST(LoraPlan, RegexMustMatchTheWholeName) {
 
 // Each name would take it 20 ms, and a model has hundreds.
 TEST(LoraPlan, ARegexThatTakesMillionsOfStepsIsRefused) {
-  LoraOptions options;
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, ".*.*.*.*.*.*[!?]"};
   try {
     plan_adapters(options, config());
@@ -69,7 +69,7 @@ TEST(LoraPlan, AnUnmatchedNameIsAnErrorThatListsTheNames) {
 }
 
 TEST(LoraPlan, PatternsAreMatchedAtTheEndAndTheFirstWins) {
-  LoraOptions options = with_names({"q_proj", "v_proj"});
+  AdapterConfig options = with_names({"q_proj", "v_proj"});
   options.lora_r = 8;
   options.lora_alpha = 16;
   options.rank_pattern = {{"layers.2.self_attn.q_proj", 3}, {"q_proj", 4}};
@@ -84,12 +84,12 @@ TEST(LoraPlan, PatternsAreMatchedAtTheEndAndTheFirstWins) {
 }
 
 TEST(LoraPlan, APatternWithoutEffectIsAnErrorOfAProfileAndAWarningForAFile) {
-  LoraOptions options = with_names({"q_proj", "v_proj"});
+  AdapterConfig options = with_names({"q_proj", "v_proj"});
   options.rank_pattern = {{"layers.2.*", 3}, {"q_proj", 4}};
   options.alpha_pattern = {{"v_proj", 6}};
   EXPECT_NO_THROW(check_patterns(options, config()));
   for (const char* pattern : {"kproj", "k_proj", "q_proj", "layers.2.self_attn.v_proj"}) {
-    LoraOptions spoiled = options;
+    AdapterConfig spoiled = options;
     spoiled.rank_pattern.emplace_back(pattern, 5);
     try {
       check_patterns(spoiled, config());
@@ -106,7 +106,7 @@ TEST(LoraPlan, APatternWithoutEffectIsAnErrorOfAProfileAndAWarningForAFile) {
 }
 
 TEST(LoraPlan, MistakesOfAnAdapterFileNameTheFile) {
-  LoraOptions options = with_names({"qkv"});
+  AdapterConfig options = with_names({"qkv"});
   options.file = "a/adapter_config.json";
   try {
     plan_adapters(options, config());
@@ -124,7 +124,7 @@ TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
 }
 
 TEST(LoraPlan, KnowsTheFirstAdaptedLayer) {
-  LoraOptions options;
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(.*layers\.(7|9)\..*down_proj)"};
   EXPECT_EQ(first_adapted_layer(plan_adapters(options, config())), 7);
 }

@@ -44,7 +44,7 @@ inline void write_merge_model(const std::filesystem::path& folder, const MergeMo
 
 /// Writes the adapter of these options on the model.
 inline void write_merge_adapter(const std::filesystem::path& folder, const std::filesystem::path& model,
-                                const lora::LoraOptions& options) {
+                                const lora::AdapterConfig& options) {
   const model::ModelConfig config = model::read_model_config(model);
   const auto specs = lora::plan_adapters(options, config);
   std::vector<storage::TensorToWrite> tensors;
@@ -67,7 +67,7 @@ inline void write_merge_adapter(const std::filesystem::path& folder, const std::
   make_folder(folder);
   storage::write_safetensors(folder / "adapter_model.safetensors", tensors);
   write_file_atomic(folder / "adapter_config.json",
-                    lora::adapter_config_json({options, "org/base"}, lora::explicit_targets(specs, config)));
+                    lora::adapter_config_json({options, "", "org/base"}, lora::explicit_targets(specs, config)));
 }
 
 }  // namespace lora_train::testing_support

@@ -36,7 +36,7 @@ std::vector<double> product(const fs::path& adapter, const std::string& path, co
 }
 
 struct Portable {
-  explicit Portable(const LoraOptions& options) {
+  explicit Portable(const AdapterConfig& options) {
     testing_support::write_merge_model(folder / "model");
     testing_support::write_merge_adapter(folder / "adapter", folder / "model", options);
   }
@@ -45,8 +45,8 @@ struct Portable {
   TemporaryFolder folder;
 };
 
-LoraOptions mixed() {
-  LoraOptions options;
+AdapterConfig mixed() {
+  AdapterConfig options;
   options.lora_target_modules = {
       LoraTargets::Kind::kList, {"q_proj", "up_proj", "model.layers.1.self_attn.o_proj"}, {}};
   options.lora_r = 4;
@@ -66,15 +66,15 @@ TEST(Portable, KeepsTheProductOfEveryLinear) {
   EXPECT_EQ(result.num_padded, 4);
   EXPECT_EQ(result.num_rescaled, 5);
   const AdapterConfig before = read_adapter_config(test.folder / "adapter"), after = read_adapter_config(result.folder);
-  EXPECT_FALSE(after.options.use_rslora);
-  EXPECT_TRUE(after.options.rank_pattern.empty());
-  EXPECT_TRUE(after.options.alpha_pattern.empty());
-  EXPECT_EQ(after.options.lora_target_modules.names, before.options.lora_target_modules.names);
+  EXPECT_FALSE(after.use_rslora);
+  EXPECT_TRUE(after.rank_pattern.empty());
+  EXPECT_TRUE(after.alpha_pattern.empty());
+  EXPECT_EQ(after.lora_target_modules.names, before.lora_target_modules.names);
   EXPECT_EQ(after.base_model_name_or_path, "org/base");
-  for (const auto& spec : plan_adapters(before.options, model::read_model_config(test.folder / "model"))) {
+  for (const auto& spec : plan_adapters(before, model::read_model_config(test.folder / "model"))) {
     const std::string path = model::linear_path(spec);
     const auto old = product(test.folder / "adapter", path, {spec.rank, spec.scale});
-    const auto got = product(result.folder, path, ranks_and_scales(after.options, {path}).front());
+    const auto got = product(result.folder, path, ranks_and_scales(after, {path}).front());
     ASSERT_EQ(old.size(), got.size());
     double error = 0, norm = 0;
     for (std::size_t i = 0; i < old.size(); ++i) {
@@ -87,7 +87,7 @@ TEST(Portable, KeepsTheProductOfEveryLinear) {
 }
 
 TEST(Portable, ChangesNoValueWhereOneWholeAlphaDoes) {
-  LoraOptions options;
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj", "up_proj"}, {}};
   options.lora_r = 4;
   options.lora_alpha = 8;
@@ -109,13 +109,13 @@ TEST(Portable, ChangesNoValueWhereOneWholeAlphaDoes) {
 }
 
 TEST(Portable, NamesTheLinearsThatARegexChose) {
-  LoraOptions options;
+  AdapterConfig options;
   options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(model\.layers\.1\.mlp\.(gate|up)_proj)"};
   const Portable test(options);
   auto config = nlohmann::json::parse(read_file(test.folder / "adapter" / "adapter_config.json"));
   config["target_modules"] = options.lora_target_modules.regex;
   write_file_atomic(test.folder / "adapter" / "adapter_config.json", config.dump());
-  EXPECT_EQ(read_adapter_config(test.make().folder).options.lora_target_modules.names,
+  EXPECT_EQ(read_adapter_config(test.make().folder).lora_target_modules.names,
             (std::vector<std::string>{"model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"}));
 }
 

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using storage::DType;
 using testing_support::TemporaryFolder;
 
-LoraOptions options() {
-  LoraOptions made;
+AdapterConfig options() {
+  AdapterConfig made;
   made.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj", "down_proj"}, {}};
   made.lora_r = 3;
   made.lora_alpha = 5;

@@ -49,11 +49,8 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
 /// The adapters of a run, from the profile or from init_adapter. Empty with adapter: none.
-struct AdapterSetup {
-  lora::AdapterConfig config;
-  std::vector<model::AdapterSpec> specs;
-  model::ColumnLayout columns;
-  model::TokenRows token_rows;                   ///< trained with the adapters: those of the folder, then new ones
+struct AdapterSetup : lora::AdapterChoice {  ///< token rows: those of the folder, then new ones
+  model::ColumnLayout columns = {};
   std::vector<lora::NamedAdapter> several = {};  ///< for adapters_of_folders(): where load_model() finds each
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
