@@ -19,44 +19,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Warns if the existing run never saved a checkpoint.
-void log_new_run(const fs::path& folder) {
-  if (report::has_event(folder / storage::kMetricsFile, "train")) {
-    log_warning(folder.string() +
-                ": the run there ended before saving a checkpoint; starting over from step 0. A smaller save_steps or "
-                "save_interval loses less");
+/// A run replaces and deletes files under its own names, so none of its inputs may be there.
+void refuse_inputs_in_the_way(const OutputRequest& request) {
+  const Profile& profile = request.profile;
+  std::vector<std::pair<const char*, fs::path>> inputs = {{"model", profile.model.path},
+                                                          {"init_adapter", profile.adapter.init_adapter},
+                                                          {"chat_template", profile.model.chat_template}};
+  for (const auto& spec : profile.data.datasets) inputs.emplace_back("datasets", spec.path);
+  for (const auto& spec : profile.data.eval_datasets) inputs.emplace_back("eval_datasets", spec.path);
+  if (request.overwrite) inputs.emplace_back("resume_from_checkpoint", profile.run.resume_from_checkpoint);
+  const fs::path folder = profile.run.output_dir;
+  for (const auto& [key, input] : inputs) {
+    if (input.empty() || !fs::exists(input)) continue;
+    const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
+    if (inside.empty() || !storage::is_run_name(inside.begin()->string())) continue;
+    throw ConfigError(key,
+                      "{} is in {}, which a run in {} writes and deletes. Choose another output_dir, or move the input",
+                      input.string(), (folder / *inside.begin()).string(), folder.string());
   }
 }
 
-/// The existing run, which began with --overwrite, has saved nothing, so the one it replaces is still better.
-void refuse_replaced_run(const fs::path& folder) {
-  const fs::path replaced = folder / storage::kReplacedFolder;
-  if (!storage::read_marker(replaced)) return;
-  throw ConfigError(folder.string(),
-                    "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in "
-                    "{}. Add --overwrite to start over, choose another --output-dir, or move that folder elsewhere to "
-                    "keep the older run",
-                    replaced.string());
-}
-
-/// A run replaces and deletes files under its own names, so none of its inputs may be there.
-void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
-  if (input.empty() || !fs::exists(input)) return;
-  const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
-  if (inside.empty() || !storage::is_run_name(inside.begin()->string())) return;
-  throw ConfigError(key, input.string() + " is in " + (folder / *inside.begin()).string() + ", which a run in " +
-                             folder.string() + " writes and deletes. Choose another output_dir, or move the input");
-}
-
-void refuse_inputs_in_the_way(const OutputRequest& request) {
-  const Profile& profile = request.profile;
-  const fs::path folder = profile.run.output_dir;
-  refuse_input_in_the_way("model", profile.model.path, folder);
-  refuse_input_in_the_way("init_adapter", profile.adapter.init_adapter, folder);
-  refuse_input_in_the_way("chat_template", profile.model.chat_template, folder);
-  for (const auto& spec : profile.data.datasets) refuse_input_in_the_way("datasets", spec.path, folder);
-  for (const auto& spec : profile.data.eval_datasets) refuse_input_in_the_way("eval_datasets", spec.path, folder);
-  if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.run.resume_from_checkpoint, folder);
+/// True if `name` ("adapter" or "model") is the result that the run in `folder` wrote or would write.
+bool is_result_of_run(const fs::path& folder, const std::string& name) {
+  if (!storage::read_marker(folder) || path_kind(folder / storage::kProfileFile) != PathKind::kFile) return false;
+  try {
+    return name == result_name(load_written_profile(folder / storage::kProfileFile).adapter.kind);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// A run writes its files under fixed names, so nothing else may have them: without run.json, anything with such a name
@@ -199,34 +189,50 @@ std::optional<std::string> result_there(const fs::path& folder, const OutputRequ
   return summary;
 }
 
-/// A run that goes back deletes its later checkpoints, which must not happen as a side effect.
-void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& folder) {
+/// Resumes from the checkpoint that --resume names. Later ones in the folder would be deleted, which must not happen as a
+/// side effect. `old`: the profile of the run there.
+void go_back_to(const fs::path& checkpoint, const OutputRequest& request, const std::optional<Profile>& old,
+                bool goes_on_there, OutputDecision& decision) {
   const char* const key = "resume_from_checkpoint";
-  if (std::ranges::count(request.allow_changed, key) > 0) return;
-  const std::string& resume = request.profile.run.resume_from_checkpoint;
-  const std::int64_t step = describe(resume).state.step;
-  const auto newest = newest_good(folder);
-  if (!newest || storage::checkpoint_step(*newest) <= step) return;
-  throw ConfigError(folder.string(),
-                    "resuming from step {} would delete the later checkpoints, up to {}. To keep them, use another "
-                    "--output-dir, or leave out --resume to continue from the newest; to delete them, pass "
-                    "--allow-changed {}",
-                    step, newest->string(), key);
+  const fs::path folder = request.profile.run.output_dir;
+  if (const std::string problem = verify(checkpoint, throw_if_stop_requested); !problem.empty()) {
+    throw FormatError(checkpoint.string(),
+                      "is not a good checkpoint: {}. To start from the weights of a PEFT folder, use init_adapter",
+                      problem);
+  }
+  if (old) refuse_differences(request, *old, folder);
+  if (goes_on_there && std::ranges::count(request.allow_changed, key) == 0) {
+    const std::int64_t step = describe(checkpoint).state.step;
+    const auto newest = newest_good(folder);
+    if (newest && storage::checkpoint_step(*newest) > step) {
+      throw ConfigError(folder.string(),
+                        "resuming from step {} would delete the later checkpoints, up to {}. To keep them, use another "
+                        "--output-dir, or leave out --resume to continue from the newest; to delete them, pass "
+                        "--allow-changed {}",
+                        step, newest->string(), key);
+    }
+  }
+  go_on_from(checkpoint, request, decision);
+  decision.goes_back = true;
 }
 
-/// True if the same command is repeated: the run here began with that checkpoint and has saved its own since.
-bool began_with(const fs::path& folder, const std::optional<Profile>& old, const std::string& checkpoint) {
-  if (!old || old->run.resume_from_checkpoint != checkpoint) return false;
-  log_info("{}: the run here began with {}, so it resumes from its own checkpoints", folder.string(), checkpoint);
-  return true;
-}
-
-fs::path newest_good_checkpoint(const fs::path& folder) {
-  if (const auto checkpoint = newest_good(folder)) return *checkpoint;
-  throw FormatError(folder.string(),
-                    "holds a run without a good checkpoint to resume from ({} checked); use --overwrite to start over "
-                    "from step 0, or another --output-dir",
-                    list(folder).size());
+/// Nothing is saved there. Refuses if a run that began with --overwrite still keeps the one it was replacing, which is
+/// then better; warns about finished steps.
+void begin_anew(const fs::path& folder) {
+  if (const fs::path replaced = folder / storage::kReplacedFolder; storage::read_marker(replaced)) {
+    throw ConfigError(
+        folder.string(),
+        "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in "
+        "{}. Add --overwrite to start over, choose another --output-dir, or move that folder elsewhere to "
+        "keep the older run",
+        replaced.string());
+  }
+  if (report::has_event(folder / storage::kMetricsFile, "train")) {
+    log_warning(
+        "{}: the run there ended before saving a checkpoint; starting over from step 0. A smaller save_steps or "
+        "save_interval loses less",
+        folder.string());
+  }
 }
 
 /// True if a command with --overwrite began the existing run and is now repeated, for example by a batch system that
@@ -263,6 +269,23 @@ void discard_replaced(const fs::path& folder) {
     if (storage::is_run_name(name)) discard(replaced, name, folder);
   }
   if (list_folder(replaced).empty()) remove_folder(replaced);
+}
+
+/// The names of everything the run in `folder` has written, the marker last. Empty if there is no run.
+std::vector<std::string> files_of_run(const fs::path& folder) {
+  if (!storage::read_marker(folder)) return {};
+  std::vector<std::string> names;
+  const auto add_if_there = [&](const std::string& name) {
+    if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
+  };
+  for (const auto& checkpoint : list(folder)) names.push_back(checkpoint.filename().string());
+  for (const char* name : {storage::kAdapterFolder, storage::kModelFolder}) {
+    if (is_result_of_run(folder, name)) add_if_there(name);
+  }
+  for (const char* name : storage::kReportFiles) add_if_there(name);
+  add_if_there(storage::kTensorBoardFolder);
+  names.emplace_back(storage::kMarkerFile);
+  return names;
 }
 
 void move_all(const fs::path& folder, const std::vector<std::string>& names, const fs::path& to) {
@@ -305,34 +328,35 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   OutputDecision decision;
   decision.overwrites = request.overwrite && !repeats_overwriting(folder, request);
   const bool goes_on_there = !decision.overwrites && has_saved(folder);
-  const bool names_one = resume != "auto" && resume != "none";
-  const std::optional<Profile> old = names_one && goes_on_there ? profile_there(folder) : std::nullopt;
-  if (names_one && !began_with(folder, old, resume)) {
-    if (const std::string problem = verify(resume, throw_if_stop_requested); !problem.empty()) {
-      throw FormatError(resume,
-                        "is not a good checkpoint: {}. To start from the weights of a PEFT folder, use init_adapter",
-                        problem);
+  if (resume != "auto" && resume != "none") {
+    const std::optional<Profile> old = goes_on_there ? profile_there(folder) : std::nullopt;
+    if (!old || old->run.resume_from_checkpoint != resume) {
+      go_back_to(resume, request, old, goes_on_there, decision);
+      return decision;
     }
-    if (old) refuse_differences(request, *old, folder);
-    if (goes_on_there) refuse_to_lose_checkpoints(request, folder);
-    go_on_from(resume, request, decision);
-    decision.goes_back = true;
-    return decision;
+    // The same command is repeated: the run here has saved checkpoints of its own since.
+    log_info("{}: the run here began with {}, so it resumes from its own checkpoints", folder.string(), resume);
   }
   if (!goes_on_there) {
-    if (decision.overwrites) return decision;
-    refuse_replaced_run(folder);
-    log_new_run(folder);
+    if (!decision.overwrites) begin_anew(folder);
     return decision;
   }
   if (resume == "none") {
     throw ConfigError(folder.string(),
                       "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
-  const std::optional<std::string> result = result_there(folder, request);
-  decision.is_complete = result.has_value();
-  decision.summary_json = result.value_or("");
-  if (!result) go_on_from(newest_good_checkpoint(folder), request, decision);
+  if (const std::optional<std::string> result = result_there(folder, request)) {
+    decision.is_complete = true;
+    decision.summary_json = *result;
+  } else if (const auto checkpoint = newest_good(folder)) {
+    go_on_from(*checkpoint, request, decision);
+  } else {
+    throw FormatError(
+        folder.string(),
+        "holds a run without a good checkpoint to resume from ({} checked); use --overwrite to start over "
+        "from step 0, or another --output-dir",
+        list(folder).size());
+  }
   return decision;
 }
 
@@ -373,15 +397,6 @@ void delete_replaced_run(const fs::path& folder) {
   }
 }
 
-bool is_result_of_run(const fs::path& folder, const std::string& name) {
-  if (!storage::read_marker(folder) || path_kind(folder / storage::kProfileFile) != PathKind::kFile) return false;
-  try {
-    return name == result_name(load_written_profile(folder / storage::kProfileFile).adapter.kind);
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 std::vector<std::string> own_entries(const fs::path& folder) {
   const std::string actual = folder.filename().string();
   const std::string name = storage::name_of_temporary_folder(actual).value_or(actual);
@@ -390,22 +405,6 @@ std::vector<std::string> own_entries(const fs::path& folder) {
     return name == storage::kTensorBoardFolder ? entry.starts_with(storage::kEventFilePrefix)
                                                : storage::is_result_file(entry);
   });
-}
-
-std::vector<std::string> files_of_run(const fs::path& folder) {
-  if (!storage::read_marker(folder)) return {};
-  std::vector<std::string> names;
-  const auto add_if_there = [&](const std::string& name) {
-    if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
-  };
-  for (const auto& checkpoint : list(folder)) names.push_back(checkpoint.filename().string());
-  for (const char* name : {storage::kAdapterFolder, storage::kModelFolder}) {
-    if (is_result_of_run(folder, name)) add_if_there(name);
-  }
-  for (const char* name : storage::kReportFiles) add_if_there(name);
-  add_if_there(storage::kTensorBoardFolder);
-  names.emplace_back(storage::kMarkerFile);
-  return names;
 }
 
 }  // namespace lora_train::run_folder

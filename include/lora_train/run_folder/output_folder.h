@@ -66,10 +66,4 @@ void delete_replaced_run(const std::filesystem::path& folder);
 /// tensorboard, also under a temporary name).
 std::vector<std::string> own_entries(const std::filesystem::path& folder);
 
-/// True if `name` ("adapter" or "model") is the result that the run in `folder` wrote or would write.
-bool is_result_of_run(const std::filesystem::path& folder, const std::string& name);
-
-/// The names of everything the run in `folder` has written, the marker last. Empty if there is no run.
-std::vector<std::string> files_of_run(const std::filesystem::path& folder);
-
 }  // namespace lora_train::run_folder
