@@ -1,8 +1,6 @@
 // The evaluations of a run: when they are due, what they report, and what follows.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -59,15 +57,8 @@ void forget_best(run_folder::TrainState& state);
 /// The steps at which a cadence (eval_steps, save_steps) is due.
 class DueSteps {
  public:
-  DueSteps(const Cadence& cadence, const data::RunPlan& plan) : plan_(plan) {
-    const std::int64_t total = plan.total_steps();
-    if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
-    if (cadence.kind == Cadence::Kind::kFraction) {
-      every_ =
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
-    }
-    each_epoch_ = cadence.kind == Cadence::Kind::kEpoch;
-  }
+  DueSteps(const Cadence& cadence, const data::RunPlan& plan)
+      : plan_(plan), every_(cadence.period(plan.total_steps())), each_epoch_(cadence.kind == Cadence::Kind::kEpoch) {}
   /// The next due step after `step`; nothing if the cadence is per epoch, or none comes before the end.
   std::optional<std::int64_t> next_after(std::int64_t step) const {
     if (every_ <= 0 || (step / every_ + 1) * every_ > plan_.total_steps()) return std::nullopt;
@@ -79,8 +70,8 @@ class DueSteps {
 
  private:
   const data::RunPlan& plan_;
-  std::int64_t every_ = 0;
-  bool each_epoch_ = false;
+  std::int64_t every_;
+  bool each_epoch_;
 };
 
 class EvaluationSchedule {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -125,6 +126,13 @@ struct Cadence {
   Kind kind = Kind::kOff;
   double value = 0;
   bool operator==(const Cadence&) const = default;
+
+  /// Steps from one time to the next in a run of `total_steps`; 0 for kOff and kEpoch.
+  std::int64_t period(std::int64_t total_steps) const {
+    if (kind == Kind::kSteps) return static_cast<std::int64_t>(value);
+    if (kind != Kind::kFraction) return 0;
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(value * static_cast<double>(total_steps))));
+  }
 };
 
 /// One entry of `eval_tasks`: answers to count, in addition to the loss on eval_datasets.
