@@ -293,17 +293,6 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-/// A full micro-batch, of which the same share is trained as of the step.
-RateCase rate_case(const run::Run& run, const plan::StepLoad& step) {
-  const std::int64_t num_tokens = run.spec.micro_batch_size * run.data.max_seq_len;
-  return {run.files.config,
-          num_tokens,
-          static_cast<std::int64_t>(static_cast<double>(num_tokens) * step.supervised / step.tokens),
-          run.data.max_seq_len,
-          run.spec.loss_chunk_bytes,
-          plan::compute_dtype(run.profile().model.precision)};
-}
-
 double ms_of_class(const BenchResult& result, WorkClass work_class) {
   for (const auto& work : result.classes) {
     if (work.name == name_of(work_class)) return work.ms.value_or(0);
@@ -330,11 +319,10 @@ std::filesystem::path file_of_rates(const BenchRequest& request, const std::stri
   return file;
 }
 
-/// Measures the rates of a step, writes them to their file, and reads them back.
-BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, const plan::RunDevice& device,
-                            plan::RunTuning* tuning) {
-  const std::filesystem::path file = file_of_rates(request, device.name);
-  BenchRates rates = measure_rates(sizes, device, tuning);
+/// Measures the rates of a run, writes them to their file, and reads them back.
+BenchRates measure_and_keep(const BenchRequest& request, const run::Run& run) {
+  const std::filesystem::path file = file_of_rates(request, run.device.name);
+  BenchRates rates = measure_rates(run);
   rates.shape = request.shape;
   rates.precision = to_string(request.profile.model.precision);
   write_rates(file, rates);
@@ -343,13 +331,12 @@ BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, 
 }
 
 BenchRates measure_rates_alone(const BenchRequest& request) {
-  const auto step = build_meta_run(request, nullptr);
-  const run::Run& run = step->run;
-  const plan::RunDevice device = plan::start_device(run.profile(), run.files.config);
-  const auto tuned = plan::start_tuning(run.profile().run, device, "");
-  const BenchRates rates =
-      measure_and_keep(request, rate_case(run, sizes_of(run, run.plan->step(1))), device, tuned.get());
-  if (tuned) tuned->finish();
+  const auto bench = build_meta_run(request, nullptr);
+  run::Run& run = bench->run;
+  run.device = plan::start_device(run.profile(), run.files.config);
+  run.tuning = plan::start_tuning(run.profile().run, run.device, "");
+  BenchRates rates = measure_and_keep(request, run);
+  if (run.tuning) run.tuning->finish();
   return rates;
 }
 
@@ -371,12 +358,9 @@ void measure(const BenchRequest& request, run::Run& run, BenchResult& result) {
     try_to_measure("idle time and classes", [&] { measure_idle_and_classes(request, run, result); });
   if (request.only_steps && !request.measure_rates) return;
   run::release_buffers(run);  // a plan may fill the GPU with them
-  const RateCase sizes = rate_case(run, sizes_of(run, run.plan->step(1)));
   try_to_measure("rates", [&] {
-    if (request.measure_rates) set_bound(measure_and_keep(request, sizes, run.device, run.tuning.get()), result);
-    add_gemm_rate(
-        request.measure_rates ? result.rates.gemm_flops_per_s : measure_gemm_rate(sizes, run.device, run.tuning.get()),
-        result);
+    if (request.measure_rates) set_bound(measure_and_keep(request, run), result);
+    add_gemm_rate(request.measure_rates ? result.rates.gemm_flops_per_s : measure_gemm_rate(run), result);
   });
   if (run.tuning) run.tuning->finish();
 }

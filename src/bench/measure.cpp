@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bench_run.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -90,7 +91,7 @@ void add_call(const std::string& name, const kernels::Work& work, BenchWork& tot
 
 constexpr std::size_t kOpen = SIZE_MAX;
 
-std::string sizes_of(const kernels::Work& work) {
+std::string sizes_in_words(const kernels::Work& work) {
   std::vector<std::string> operands;
   for (const auto& operand : work.operands) {
     if (operand.sizes.empty()) continue;
@@ -111,18 +112,26 @@ struct GemmShape {
   double flops() const { return 4.0 * static_cast<double>(rows * D * O); }
 };
 
-std::vector<GemmShape> gemms_of_step(const RateCase& sizes) {
+std::int64_t tokens_of_micro_batch(const run::Run& run) { return run.spec.micro_batch_size * run.data.max_seq_len; }
+
+at::ScalarType dtype_of(const run::Run& run) { return plan::compute_dtype(run.profile().model.precision); }
+
+std::vector<GemmShape> gemms_of_micro_batch(const run::Run& run) {
+  const model::ModelConfig& config = run.files.config;
+  const std::int64_t num_tokens = tokens_of_micro_batch(run);
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> counts;
-  model::model_shape(sizes.config).for_each_projection([&](const model::ProjectionShape& p) {
+  model::model_shape(config).for_each_projection([&](const model::ProjectionShape& p) {
     ++counts[{p.in_features, p.out_features}];
   });
   std::vector<GemmShape> shapes;
-  for (const auto& [features, count] : counts)
-    shapes.push_back({sizes.num_tokens, features.first, features.second, count});
-  const std::int64_t V = sizes.config.vocab_size, supervised = std::max<std::int64_t>(1, sizes.num_supervised);
-  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(sizes.dtype));
-  const std::int64_t rows = std::clamp<std::int64_t>(sizes.loss_chunk_bytes / (V * element_bytes), 1, supervised);
-  shapes.push_back({rows, sizes.config.hidden_size, V, (supervised + rows - 1) / rows});
+  for (const auto& [features, count] : counts) shapes.push_back({num_tokens, features.first, features.second, count});
+  const plan::StepLoad step = sizes_of(run, run.plan->step(1));
+  const std::int64_t V = config.vocab_size;
+  const auto supervised = std::max<std::int64_t>(
+      1, static_cast<std::int64_t>(static_cast<double>(num_tokens) * step.supervised / step.tokens));
+  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype_of(run)));
+  const std::int64_t rows = std::clamp<std::int64_t>(run.spec.loss_chunk_bytes / (V * element_bytes), 1, supervised);
+  shapes.push_back({rows, config.hidden_size, V, (supervised + rows - 1) / rows});
   return shapes;
 }
 
@@ -176,12 +185,13 @@ std::string utc_now() {
   return text.data();
 }
 
-void measure_attention(const RateCase& sizes, const plan::RunDevice& device, BenchRates& rates) {
-  const model::ModelConfig& config = sizes.config;
-  const std::int64_t S = sizes.max_seq_len, rows = std::max<std::int64_t>(1, sizes.num_tokens / S);
+void measure_attention(const run::Run& run, BenchRates& rates) {
+  const model::ModelConfig& config = run.files.config;
+  const plan::RunDevice& device = run.device;
+  const std::int64_t S = run.data.max_seq_len, rows = std::max<std::int64_t>(1, tokens_of_micro_batch(run) / S);
   const std::int64_t width = config.num_heads * config.head_dim;
   plan::AttentionRun attention({config.num_heads, config.num_kv_heads, config.head_dim, width, config.attention_scale},
-                               sizes.dtype, std::vector<std::int64_t>(static_cast<std::size_t>(rows), S),
+                               dtype_of(run), std::vector<std::int64_t>(static_cast<std::size_t>(rows), S),
                                device.device);
   // 2 products over the visible scores forward, 5 backward.
   const double forward_flops = 4.0 * static_cast<double>(width * rows * S) * static_cast<double>(S + 1) / 2;
@@ -322,8 +332,8 @@ void CallTimer::begin(const kernels::Work&) { call_moments_.emplace_back(moments
 
 void CallTimer::end(const kernels::Work& work) {
   call_moments_.back().second = moments_.mark();
-  calls_.push_back(
-      {std::string(work.name), sizes_of(work), work.work_class, work.bytes_read(), work.bytes_written(), work.flops});
+  calls_.push_back({std::string(work.name), sizes_in_words(work), work.work_class, work.bytes_read(),
+                    work.bytes_written(), work.flops});
 }
 
 void CallTimer::close_spans(int depth, std::size_t moment) {
@@ -374,13 +384,13 @@ void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step
   write_file_atomic(file, Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump(1));
 }
 
-double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning) {
-  const std::vector<GemmShape> shapes = gemms_of_step(sizes);
-  GemmBuffers buffers(shapes, at::TensorOptions(sizes.dtype).device(device.device));
-  const auto tuned_products = plan::tune_products(tuning);
+double measure_gemm_rate(const run::Run& run) {
+  const std::vector<GemmShape> shapes = gemms_of_micro_batch(run);
+  GemmBuffers buffers(shapes, at::TensorOptions(dtype_of(run)).device(run.device.device));
+  const auto tuned_products = plan::tune_products(run.tuning.get());
   double flops = 0;
   for (const GemmShape& shape : shapes) flops += static_cast<double>(shape.count) * shape.flops();
-  const double seconds = seconds_back_to_back(device, kGemmS, [&] {
+  const double seconds = seconds_back_to_back(run.device, kGemmS, [&] {
     throw_if_stop_requested();
     for (const GemmShape& shape : shapes) {
       for (std::int64_t i = 0; i < shape.count; ++i) buffers.multiply(shape);
@@ -389,13 +399,13 @@ double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, p
   return flops / seconds;
 }
 
-BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning) {
+BenchRates measure_rates(const run::Run& run) {
   BenchRates rates;
-  rates.gpu = device.name;
+  rates.gpu = run.device.name;
   rates.date = utc_now();
-  rates.gemm_flops_per_s = measure_gemm_rate(sizes, device, tuning);
-  measure_attention(sizes, device, rates);
-  rates.copy_bytes_per_s = copy_bytes_per_s(device);
+  rates.gemm_flops_per_s = measure_gemm_rate(run);
+  measure_attention(run, rates);
+  rates.copy_bytes_per_s = copy_bytes_per_s(run.device);
   return rates;
 }
 

@@ -19,9 +19,8 @@
 
 #include "lora_train/bench/bench.h"
 #include "lora_train/kernels/accounting/work_record.h"
-#include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/setup/run_device.h"
-#include "lora_train/plan/tuning/tuning.h"
+#include "lora_train/run/run_state.h"
 
 namespace lora_train::bench {
 
@@ -151,21 +150,13 @@ void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step
 // because a GPU's clock drops under load, and drops less over zeros. On a CPU, measures with the clock over a fifth of
 // a second.
 
-/// The step whose GEMMs and attention are measured.
-struct RateCase {
-  const model::ModelConfig& config;
-  std::int64_t num_tokens = 0, num_supervised = 0;  ///< per micro-batch
-  std::int64_t max_seq_len = 0;
-  std::int64_t loss_chunk_bytes = 0;
-  at::ScalarType dtype;
-};
+/// FLOPs per second over every GEMM of a full micro-batch without adapters, each as often as it occurs: forward and
+/// input gradient of all linears and of the head, on the share of its tokens that the first step trains. run.tuning
+/// chooses the algorithms; if null, heuristics do. Uses no buffers of the run.
+double measure_gemm_rate(const run::Run& run);
 
-/// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input
-/// gradient of all linears and of the head. `tuning` chooses the algorithms; if null, heuristics do.
-double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
-
-/// All rates of the case, with GPU and date. Attention uses the fastest backend.
-BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
+/// All rates of such a micro-batch, with GPU and date. Attention uses the fastest backend.
+BenchRates measure_rates(const run::Run& run);
 
 /// Seconds per call of body(), called back to back for min_s on a GPU, after a warm-up.
 template <class Body>

@@ -219,12 +219,9 @@ std::string in_words(const std::vector<model::Recompute>& modes) {
 /// The number of evaluations in a run.
 double num_evaluations(const Profile& profile, const Steps& planned) {
   const Cadence& cadence = profile.run.eval_steps;
-  const auto steps = static_cast<double>(planned.count);
-  double count = 1;  // after the last step
-  if (cadence.kind == Cadence::Kind::kSteps) count = std::ceil(steps / cadence.value);
-  if (cadence.kind == Cadence::Kind::kFraction)
-    count = std::ceil(steps / std::max(1.0, std::ceil(cadence.value * steps)));
-  if (cadence.kind == Cadence::Kind::kEpoch) count = std::ceil(steps / planned.of_epoch);
+  const double period =
+      cadence.kind == Cadence::Kind::kEpoch ? planned.of_epoch : static_cast<double>(cadence.period(planned.count));
+  const double count = period > 0 ? std::ceil(static_cast<double>(planned.count) / period) : 1;  // after the last step
   return count + (profile.run.eval_on_start ? 1 : 0);
 }
 
@@ -246,12 +243,12 @@ double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, 
 class GpuForecast {
  public:
   GpuForecast(const Profile& profile, const plan::ModelFiles& files, const model::BaseStorage& base,
-              const DataLoad& load, const Calibrations& calibrations)
+              const DataLoad& load, const PastRatios& past)
       : profile_(profile),
         files_(files),
         base_(base),
         load_(load),
-        calibrations_(calibrations),
+        past_(past),
         adapters_(plan::choose_adapters(profile, files)) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
@@ -326,7 +323,7 @@ class GpuForecast {
     result.num_steps = steps.count;
     result.recompute = in_words(spec.recompute);
     const double usual_s = least_s / kUsualShare + sums_s;
-    const std::optional<Calibration> calibration = calibrations_.find(gpu.name, profile_.model.precision);
+    const std::optional<Calibration> calibration = calibration_of(past_, gpu.name, profile_.model.precision);
     const double factor = calibration ? calibration->factor : 1;
     result.num_past_runs = calibration ? calibration->num_runs : 0;
     result.step_s = factor * (step_s / kUsualShare + sum_s);
@@ -348,13 +345,13 @@ class GpuForecast {
   const plan::ModelFiles& files_;
   const model::BaseStorage& base_;
   const DataLoad& load_;
-  const Calibrations& calibrations_;
+  const PastRatios& past_;
   plan::AdapterSetup adapters_;
 };
 
 /// Compares past runs on the requested GPUs with their plans.
-Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>& notes) {
-  Calibrations calibrations;
+PastRatios compare_past_runs(const ForecastRequest& request, std::vector<std::string>& notes) {
+  PastRatios past;
   for (const PastRun& run : request.past_runs) {
     throw_if_stop_requested();
     const auto gpu = std::ranges::find_if(request.gpus, [&](const device::GpuFacts& known) {
@@ -369,14 +366,14 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       const DataLoad load({.profile = run.profile}, files);
       const Forecast planned = GpuForecast(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
       const double ratio = planned.tokens_per_s / run.tokens_per_s;
-      calibrations.add(gpu->name, run.profile.model.precision, ratio);
+      past[{gpu->name, run.profile.model.precision}].push_back(ratio);
       notes.push_back(fmt::format("{}: took {:.2f} times as long as planned for {} x {} without past runs", run.folder,
                                   ratio, run.num_gpus, gpu->name));
     } catch (const Error& error) {
       notes.push_back(fmt::format("{}: not used: {}", run.folder, error.what()));
     }
   }
-  return calibrations;
+  return past;
 }
 
 /// Variants that people ask for, one setting at a time.
@@ -461,8 +458,8 @@ ForecastResult make_forecast(const ForecastRequest& request) {
   const DataLoad load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
   ForecastResult result{.model = describe(files.config), .data = load.facts()};
-  const Calibrations calibrations = calibrate(request, result.notes);
-  const GpuForecast given(request.profile, files, files.base, load, calibrations);
+  const PastRatios past = compare_past_runs(request, result.notes);
+  const GpuForecast given(request.profile, files, files.base, load, past);
   for (const device::GpuFacts& gpu : request.gpus) {
     for (const int count : gpu.is_cpu ? std::vector{1} : request.counts) {
       throw_if_stop_requested();
@@ -478,7 +475,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
       if (!keeps_base && files.config.quantization.format != model::LinearFormat::kPlain)
         continue;  // the folder decides
       const model::BaseStorage base = keeps_base ? files.base : plan::base_storage(profile.model, files.config);
-      variant.forecast = GpuForecast(profile, files, base, load, calibrations).on(*gpu, 1);
+      variant.forecast = GpuForecast(profile, files, base, load, past).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number
     }
     result.variants.push_back(std::move(variant));

@@ -34,9 +34,9 @@ constexpr std::pair<const char*, double plan::Rates::*> kRates[] = {
 
 }  // namespace
 
-std::optional<Calibration> Calibrations::find(const std::string& gpu, Precision precision) const {
-  const auto found = ratios_.find({gpu, precision});
-  if (found == ratios_.end()) return std::nullopt;
+std::optional<Calibration> calibration_of(const PastRatios& past, const std::string& gpu, Precision precision) {
+  const auto found = past.find({gpu, precision});
+  if (found == past.end()) return std::nullopt;
   std::vector<double> ratios = found->second;
   std::ranges::sort(ratios);
   const double middle = median(ratios);

@@ -22,17 +22,11 @@ struct Calibration {
   int num_runs = 0;
 };
 
-/// The past runs by GPU and precision, which differ in the losses besides the products.
-class Calibrations {
- public:
-  /// `ratio` is measured / planned time of a run.
-  void add(const std::string& gpu, Precision precision, double ratio) { ratios_[{gpu, precision}].push_back(ratio); }
-  /// Nothing without runs.
-  std::optional<Calibration> find(const std::string& gpu, Precision precision) const;
+/// Measured / planned time of past runs, by GPU and precision, which differ in the losses besides the products.
+using PastRatios = std::map<std::pair<std::string, Precision>, std::vector<double>>;
 
- private:
-  std::map<std::pair<std::string, Precision>, std::vector<double>> ratios_;
-};
+/// Nothing without runs.
+std::optional<Calibration> calibration_of(const PastRatios& past, const std::string& gpu, Precision precision);
 
 /// The rates of products in the run's precision, of attention and of memory: measured ones if `bench --measure-rates`
 /// has stored them for this GPU, else those of the table. Throws ConfigError for a CPU without stored rates.

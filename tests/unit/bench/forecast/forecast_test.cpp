@@ -297,19 +297,19 @@ TEST_F(ForecastTest, ACpuWithoutRatesNamesTheCommand) {
   }
 }
 
-TEST(Calibrations, AreTheMedianAndTheSpread) {
-  Calibrations calibrations;
-  EXPECT_EQ(calibrations.find("H100", Precision::kBf16), std::nullopt);
-  calibrations.add("H100", Precision::kBf16, 1.2);
-  EXPECT_DOUBLE_EQ(calibrations.find("H100", Precision::kBf16)->high, 1.2 * 1.15);
-  calibrations.add("H100", Precision::kBf16, 1.0);
-  calibrations.add("H100", Precision::kBf16, 1.21);
-  const auto found = calibrations.find("H100", Precision::kBf16);
+TEST(Calibration, IsTheMedianAndTheSpread) {
+  PastRatios past;
+  auto& ratios = past[{"H100", Precision::kBf16}];
+  ratios = {1.2};
+  EXPECT_EQ(calibration_of({}, "H100", Precision::kBf16), std::nullopt);
+  EXPECT_DOUBLE_EQ(calibration_of(past, "H100", Precision::kBf16)->high, 1.2 * 1.15);
+  ratios = {1.2, 1.0, 1.21};
+  const auto found = calibration_of(past, "H100", Precision::kBf16);
   EXPECT_DOUBLE_EQ(found->factor, 1.2);
   EXPECT_DOUBLE_EQ(found->low, 1.0);
   EXPECT_DOUBLE_EQ(found->high, 1.2 * 1.05);
   EXPECT_EQ(found->num_runs, 3);
-  EXPECT_EQ(calibrations.find("H100", Precision::kFp32), std::nullopt);
+  EXPECT_EQ(calibration_of(past, "H100", Precision::kFp32), std::nullopt);
 }
 
 TEST_F(ForecastTest, DocumentsLongerThanARowAreRefused) {
