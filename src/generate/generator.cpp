@@ -67,7 +67,7 @@ void Generator::run(std::span<const Prompt> prompts, AnswerSink& sink, bool is_t
   std::vector<std::int64_t> lengths;
   for (const Prompt& prompt : prompts) {
     check_sampling(prompt.sampling);
-    check_sequence(state_->config, {prompt.ids, prompt.max_new_tokens, name_of(prompt)});
+    check_sequence(state_->config, prompt.ids, prompt.max_new_tokens, name_of(prompt));
     lengths.push_back(prompt.length());
   }
   std::int64_t num_cached = 0;

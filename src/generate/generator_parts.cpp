@@ -26,6 +26,18 @@ void upload_into(at::Tensor& to, const std::vector<T>& values) {
   to.copy_(host.tensor, /*non_blocking=*/true);
 }
 
+/// The tokens for which limits.cache_bytes have room.
+std::int64_t allowed_tokens(const GeneratorParts& parts) {
+  return parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
+}
+
+void reserve(GeneratorParts& parts, std::int64_t cache_tokens, std::int64_t max_positions) {
+  const std::int64_t before = parts.decoder.cache().capacity;
+  parts.decoder.reserve(cache_tokens, max_positions);
+  if (parts.decoder.cache().capacity != before) parts.left = {};
+  parts.totals.cache_bytes = parts.decoder.cache().bytes();
+}
+
 }  // namespace
 
 DecodeBatch::DecodeBatch(CachedDecoder& decoder, std::int64_t max_rows, bool use_graphs)
@@ -182,67 +194,56 @@ bool hand_over(AnswerSink& sink, const Prompt& prompt, std::int64_t num_new, con
   return false;
 }
 
-void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
-  if (sequence.ids.empty()) throw DataError(sequence.name, "the prompt is empty; expected at least one token");
-  if (sequence.num_new < 1) {
-    throw DataError(sequence.name, "max_new_tokens is {}; expected 1 or more", sequence.num_new);
+void check_sequence(const model::ModelConfig& config, std::span<const std::int32_t> ids, std::int64_t num_new,
+                    const std::string& name) {
+  if (ids.empty()) throw DataError(name, "the prompt is empty; expected at least one token");
+  if (num_new < 1) {
+    throw DataError(name, "max_new_tokens is {}; expected 1 or more", num_new);
   }
-  for (const std::int32_t id : sequence.ids) {
+  for (const std::int32_t id : ids) {
     if (id >= 0 && id < config.vocab_size) continue;
-    throw DataError(sequence.name,
+    throw DataError(name,
                     "token id {} is not in the model's vocabulary of {}; use the tokenizer that belongs to the model",
                     id, config.vocab_size);
   }
-  const auto length = static_cast<std::int64_t>(sequence.ids.size());
-  const std::int64_t most = config.context_length();
-  if (length + sequence.num_new <= most) return;
+  const std::int64_t length = std::ssize(ids), most = config.context_length();
+  if (length + num_new <= most) return;
   const std::string advice =
       length < most ? fmt::format("; shorten the prompt, or lower max_new_tokens to {} or less", most - length)
                     : "; shorten the prompt";
-  throw DataError(sequence.name,
+  throw DataError(name,
                   "the prompt has {} tokens, plus up to {} new ones, but the model supports {} "
                   "(max_position_embeddings){}",
-                  length, sequence.num_new, most, advice);
+                  length, num_new, most, advice);
 }
 
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths) {
-  parts.left = {};
   std::vector<std::int64_t> rooms;
   for (const std::int64_t length : lengths) rooms.push_back(room_for(length));
   std::sort(rooms.begin(), rooms.end(), std::greater<>());
-  if (rooms.empty()) return;
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   model::check_rope_supported(parts.config, longest);
-  const auto together = std::min(rooms.size(), static_cast<std::size_t>(parts.limits.max_sequences));
-  const std::int64_t wanted =
-      std::accumulate(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(together), std::int64_t{0});
-  const std::int64_t allowed = parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
-  parts.decoder.reserve(std::max(rooms.front(), std::min(wanted, allowed)), longest);
-  parts.totals.cache_bytes = parts.decoder.cache().bytes();
+  const auto together = std::min(std::ssize(rooms), static_cast<std::ptrdiff_t>(parts.limits.max_sequences));
+  const std::int64_t wanted = std::accumulate(rooms.begin(), rooms.begin() + together, std::int64_t{0});
+  reserve(parts, std::max(rooms.front(), std::min(wanted, allowed_tokens(parts))), longest);
+  parts.left = {};
 }
 
 void reserve_for_conversation(GeneratorParts& parts, std::int64_t length) {
   model::check_rope_supported(parts.config, length);
-  const auto most = static_cast<std::uint64_t>(room_for(parts.config.supported_length()));
-  const auto allowed =
-      static_cast<std::uint64_t>(parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype()));
-  const std::uint64_t doubled = std::bit_ceil(static_cast<std::uint64_t>(room_for(length)));
-  const auto tokens = static_cast<std::int64_t>(std::min(most, std::max(allowed, doubled)));
-  const std::int64_t before = parts.decoder.cache().capacity;
-  parts.decoder.reserve(tokens, tokens);
-  if (parts.decoder.cache().capacity != before) parts.left = {};
-  parts.totals.cache_bytes = parts.decoder.cache().bytes();
+  const auto doubled = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(room_for(length))));
+  const std::int64_t tokens =
+      std::min(room_for(parts.config.supported_length()), std::max(allowed_tokens(parts), doubled));
+  reserve(parts, tokens, tokens);
 }
 
 std::int64_t reserve_for_requests(GeneratorParts& parts) {
-  parts.left = {};
   const std::int64_t context = parts.config.supported_length();
-  const std::int64_t allowed =
-      parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype()) / room_for(1) * room_for(1);
+  const std::int64_t allowed = allowed_tokens(parts) / room_for(1) * room_for(1);
   const std::int64_t capacity = std::clamp(allowed, room_for(1), room_for(context) * parts.limits.max_sequences);
   const std::int64_t longest = std::min(context, capacity);
-  parts.decoder.reserve(capacity, longest);
-  parts.totals.cache_bytes = parts.decoder.cache().bytes();
+  reserve(parts, capacity, longest);
+  parts.left = {};
   return longest;
 }
 
@@ -264,10 +265,6 @@ bool are_finite(std::span<const float> logits) {
   std::uint32_t num_wrong = 0;
   for (const float logit : logits) num_wrong += (std::bit_cast<std::uint32_t>(logit) & kExponent) == kExponent ? 1 : 0;
   return num_wrong == 0;
-}
-
-void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {
-  if (!are_finite(logits)) refuse_logits(name, position);
 }
 
 std::size_t DraftLength::next(std::size_t most) const { return std::min(wanted_, most); }

@@ -126,14 +126,9 @@ bool hand_over(AnswerSink& sink, const Prompt& prompt, std::int64_t num_new, con
 
 std::string name_of(const Prompt& prompt);
 
-/// A sequence to compute, for checks and messages.
-struct SequenceInput {
-  std::span<const std::int32_t> ids;
-  std::int64_t num_new = 0;  ///< tokens to append
-  std::string name;
-};
-/// Throws DataError naming the sequence (generator.h).
-void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence);
+/// Throws DataError naming the sequence (generator.h) unless these tokens and `num_new` more can be computed.
+void check_sequence(const model::ModelConfig& config, std::span<const std::int32_t> ids, std::int64_t num_new,
+                    const std::string& name);
 
 /// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one. Forgets the
 /// contents.
@@ -152,9 +147,7 @@ std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt);
 
 bool are_finite(std::span<const float> logits);
 
-/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they
-/// predict.
-void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);
+/// Throws NumericError: logits are not finite. `position` is the number of tokens before the one that they predict.
 [[noreturn]] void refuse_logits(const std::string& name, std::int64_t position);
 
 /// Row `row` of a contiguous fp32 matrix on the CPU.

@@ -128,7 +128,7 @@ void HostRun::admit() {
 void HostRun::check(const Prompt& prompt) const {
   const std::string name = name_of(prompt);
   const std::int64_t length = prompt.length();
-  check_sequence(parts_.config, {prompt.ids, prompt.max_new_tokens, name});
+  check_sequence(parts_.config, prompt.ids, prompt.max_new_tokens, name);
   if (room_for(length) > parts_.decoder.cache().capacity || length > parts_.decoder.max_positions()) {
     throw DataError(name, "the cache has no room for {} tokens", length);
   }

@@ -47,7 +47,9 @@ class Scorer {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), begin);
     const at::Tensor host = parts_.decoder.logits(hidden, rows, use_adapter_).to(at::kCPU);
-    for (std::int64_t i = 0; i < count; ++i) check_logits(logits_row(host, i), name_, position + i);
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!are_finite(logits_row(host, i))) refuse_logits(name_, position + i);
+    }
     return host;
   }
 
@@ -99,8 +101,8 @@ std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest&
   for (std::size_t i = 0; i < request.completions.size(); ++i) {
     const auto& completion = request.completions[i];
     const std::string which = fmt::format("{}, completion {}", name, i + 1);
-    check_sequence(config, {request.prompt, static_cast<std::int64_t>(completion.size()), which});
-    check_sequence(config, {completion, 1, which});
+    check_sequence(config, request.prompt, std::ssize(completion), which);
+    check_sequence(config, completion, 1, which);
     longest = std::max(longest, completion.size());
   }
   return static_cast<std::int64_t>(request.prompt.size() + longest);
