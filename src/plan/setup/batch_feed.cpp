@@ -154,6 +154,9 @@ void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts,
   std::ranges::fill(span_of<std::int32_t>(host, parts.targets).subspan(trained), kernels::kNoTarget);
   if (options_.has_weights) std::ranges::fill(span_of<float>(host, parts.weights).subspan(trained), 0.0F);
   if (options_.has_dropout) std::ranges::fill(span_of<std::int32_t>(host, parts.token_document).subspan(begin), 0);
+  if (!options_.trains_embedding) return;
+  const auto order = kernels::order_by_id(span_of<const std::int32_t>(host, parts.ids));
+  std::ranges::copy(order, span_of<std::int32_t>(host, parts.order).begin());
 }
 
 void BatchFeed::send(Slot& slot, std::int64_t bytes) {
@@ -167,12 +170,6 @@ void BatchFeed::send(Slot& slot, std::int64_t bytes) {
   slot.copied->block(compute_stream(device_));
 }
 
-const at::Tensor& BatchFeed::settled(const Slot& slot, std::int64_t bytes) {
-  if (!device_.is_cuda()) return slot.device;
-  settled_.narrow(0, 0, bytes).copy_(slot.device.narrow(0, 0, bytes), /*non_blocking=*/true);
-  return settled_;
-}
-
 int BatchFeed::class_of(const data::MicroBatch& micro_batch) const {
   return data::find_batch_class(options_.classes, shape_of(micro_batch));
 }
@@ -182,8 +179,13 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   const data::BatchClass sizes = size_in(options_.classes, class_index, micro_batch);
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
   const Slot& slot = put(micro_batch, sizes, parts);
-  model::Batch batch = batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
-                                micro_batch.num_supervised);
+  const bool settles = is_in_class && device_.is_cuda();
+  if (settles) {
+    const at::Tensor sent = slot.device.narrow(0, 0, parts.bytes);
+    settled_.narrow(0, 0, parts.bytes).copy_(sent, /*non_blocking=*/true);
+  }
+  model::Batch batch =
+      batch_of(settles ? settled_ : slot.device, slot.host, parts, sizes.longest, micro_batch.num_supervised);
   if (micro_batch.soft.width == 0) batch.soft = {};
   batch.attention_calls = calls_;
   return batch;
@@ -220,15 +222,8 @@ const BatchFeed::Slot& BatchFeed::put(const data::MicroBatch& micro_batch, const
   if (slot.copied && slot.copied->was_marked_for_recording()) slot.copied->synchronize();
   fill(micro_batch, parts, slot.host);
   fill_up(micro_batch, parts, slot.host);
-  sort_ids(parts, slot.host);
   send(slot, parts.bytes);
   return slot;
-}
-
-void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {
-  if (!options_.trains_embedding) return;
-  const auto order = kernels::order_by_id(span_of<const std::int32_t>(host, parts.ids));
-  std::ranges::copy(order, span_of<std::int32_t>(host, parts.order).begin());
 }
 
 model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts,

@@ -73,12 +73,9 @@ class BatchFeed {
   Parts cut(const data::BatchClass& batch_class) const;
   void fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
-  void sort_ids(const Parts& parts, const at::Tensor& host) const;
   /// Starts sending a micro-batch, padded to these sizes, to the device. Returns its slot.
   const Slot& put(const data::MicroBatch& micro_batch, const data::BatchClass& sizes, const Parts& parts);
   void send(Slot& slot, std::int64_t bytes);
-  /// The memory that a batch of a class is read from: a copy at a fixed address on a GPU, the slot itself on a CPU.
-  const at::Tensor& settled(const Slot& slot, std::int64_t bytes);
   model::Batch batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts, std::int64_t longest,
                         std::int64_t num_supervised) const;
 
