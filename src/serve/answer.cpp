@@ -95,21 +95,6 @@ void Outbox::abandon() {
   num_read_ = 0;
 }
 
-bool Outbox::is_cancelled() const {
-  const std::lock_guard lock(mutex_);
-  return is_cancelled_;
-}
-
-bool Outbox::is_finished() const {
-  const std::lock_guard lock(mutex_);
-  return is_finished_;
-}
-
-int Outbox::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
-}
-
 std::string AnswerText::take(const std::string& piece) {
   std::string shown = stops_.push(piece);
   text_ += shown;

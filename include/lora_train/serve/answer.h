@@ -40,11 +40,16 @@ class Outbox {
   /// The same, called by the reader itself: it is not woken, now or later.
   void abandon();
 
-  bool is_cancelled() const;
-  bool is_finished() const;
-  int status() const;
+  bool is_cancelled() const { return locked(is_cancelled_); }
+  bool is_finished() const { return locked(is_finished_); }
+  int status() const { return locked(status_); }
 
  private:
+  template <class Value>
+  Value locked(const Value& member) const {
+    const std::lock_guard lock(mutex_);
+    return member;
+  }
   void wake();
 
   mutable std::mutex mutex_;
