@@ -44,18 +44,19 @@ void choose_kernels(const KernelChoices& choices) {
   }
 }
 
-int gpu_of(LocalRank rank, const device::GpuSystem& system) {
+int gpu_of(const launch::World& world, const device::GpuSystem& system) {
   const auto num_gpus = std::ssize(system.gpus);
-  if (rank.index < num_gpus) return rank.index;
+  if (world.local_rank < num_gpus) return world.local_rank;
   if (num_gpus <= 1) return 0;  // require_gpu() refuses no GPU; refuse_unfit_devices() finds shared ones
-  throw DeviceError(
-      "device", "{} ranks were started on this host, which has {} GPUs{}. Start at most one rank per GPU.", rank.count,
-      num_gpus, system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "");
+  throw DeviceError("device",
+                    "{} ranks were started on this host, which has {} GPUs{}. Start at most one rank per GPU.",
+                    world.local_size, num_gpus,
+                    system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "");
 }
 
-RunDevice start_cuda(const RunSection& section, LocalRank rank) {
+RunDevice start_cuda(const RunSection& section, const launch::World& world) {
   const device::GpuSystem system = device::find_gpus();
-  const device::Gpu& gpu = device::require_gpu(system, gpu_of(rank, system));
+  const device::Gpu& gpu = device::require_gpu(system, gpu_of(world, system));
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
   if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
     throw DeviceError("device",
@@ -135,10 +136,10 @@ void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
 
 }  // namespace
 
-RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank) {
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world) {
   const RunSection& section = profile.run;
   choose_kernels(section.kernels);
-  if (wants_cuda(section.device)) return start_cuda(section, rank);
+  if (wants_cuda(section.device)) return start_cuda(section, world);
   refuse_large_model(section.device, config);
   log_cpu(profile);
   return {};
@@ -169,9 +170,8 @@ DeviceRoom device_room(const RunDevice& device) {
 
 std::string memory_in_words(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
-  const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  return fmt::format("{} of {} in use, at most {} so far", words(memory.reserved), words(device_room(device).total),
-                     words(memory.peak_reserved));
+  return fmt::format("{} of {} in use, at most {} so far", format_bytes(memory.reserved),
+                     format_bytes(device_room(device).total), format_bytes(memory.peak_reserved));
 }
 
 void release_unused_memory(const RunDevice& device) {
@@ -216,7 +216,7 @@ const at::Tensor& HostCopy::wait() {
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world,
                        const std::shared_ptr<Communicator>& ranks) {
   divide_cores(*ranks);
-  RunDevice device = start_device(profile, config, {world.local_rank, world.local_size});
+  RunDevice device = start_device(profile, config, world);
   device.ranks = ranks;
   refuse_unfit_devices(device, world.local_size);
   return device;

@@ -20,11 +20,6 @@
 
 namespace lora_train::plan {
 
-/// The index of this process among those of the run on this host.
-struct LocalRank {
-  int index = 0, count = 1;
-};
-
 struct RunDevice {
   at::Device device = at::kCPU;
   std::string name = "cpu";     ///< "NVIDIA H200"
@@ -42,7 +37,7 @@ struct RunDevice {
 /// 6) for an unusable device, for more ranks than GPUs, and for a large model on a CPU that the profile does not ask
 /// for. Local rank r takes GPU r, or the only one that it sees. On a CPU, logs one line naming the given keys that have
 /// no effect there.
-RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank = {});
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world = {});
 
 /// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Compare a plan
 /// (plan/memory_plan.h) with `reserved`, which also includes the temporary memory of captured graphs, and fragments,
