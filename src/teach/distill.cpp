@@ -60,17 +60,14 @@ Json as_json(const TeacherPhase& phase) {
   return object;
 }
 
-std::string cost_in_words(const std::optional<double>& cost) {
-  return cost ? fmt::format("${:.2f}", *cost) : "no price";
-}
-
 std::string share(const std::optional<double>& value) {
   return value ? fmt::format("{:.2f}%", 100 * *value) : std::string("not measured");
 }
 
 std::string table_line(const std::string& name, double seconds, const std::optional<double>& cost,
                        const std::string& what) {
-  return fmt::format("{:<10} {:>12} {:>10}   {}\n", name, format_duration(seconds), cost_in_words(cost), what);
+  return fmt::format("{:<10} {:>12} {:>10}   {}\n", name, format_duration(seconds),
+                     cost ? fmt::format("${:.2f}", *cost) : "no price", what);
 }
 
 /// The prompts of `distill`: those to train on, and those held out to compare the student with its teacher.

@@ -40,6 +40,12 @@ std::optional<std::size_t> index_of(const Json& line) {
   return index->get<std::size_t>();
 }
 
+std::vector<std::string> in_order_of_prompts(std::string_view text, std::size_t num_prompts) {
+  std::vector<std::string> lines(num_prompts);
+  for (const std::string_view line : lines_of(text)) lines[index_of(parsed(line)).value()] = line;
+  return lines;
+}
+
 }  // namespace
 
 GenerationSettings sampling_settings(const SamplingOptions& sampling) {
@@ -159,17 +165,15 @@ void GenerationFile::append(std::size_t i, const std::string& line) {
 }
 
 std::vector<std::string> GenerationFile::lines() const {
-  const std::string text = read_file(path_);
-  std::vector<std::string> lines(is_done_.size());
-  for (const std::string_view line : lines_of(text)) lines[index_of(parsed(line)).value()] = line;
-  return lines;
+  return in_order_of_prompts(read_file(path_), is_done_.size());
 }
 
 void GenerationFile::finish() {
   if (!is_regular_) return;
+  const std::string text = read_file(path_);
   std::string sorted;
-  for (const std::string& line : lines()) sorted += line;
-  if (sorted != read_file(path_)) return write_file_atomic(path_, sorted);
+  for (const std::string& line : in_order_of_prompts(text, is_done_.size())) sorted += line;
+  if (sorted != text) return write_file_atomic(path_, sorted);
   if (file_ops().sync(file_.get()) != 0) fail_with(path_, "cannot sync");
 }
 

@@ -68,19 +68,12 @@ std::string problem_of(const std::string& url, hub::Client& client) {
   return {};
 }
 
-std::int64_t visible_gpus() {
-  if (device::nvidia_device_nodes().empty()) return 1;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(device::find_gpus().gpus.size()));
-}
-
 /// "vllm serve ORG/NAME --tensor-parallel-size 4 ...", for a shell. MODEL if no model is named.
-std::string launch_line(const ServerOptions& options) {
-  const auto [host, port] = host_and_port(options.url);
-  const std::int64_t num_gpus = options.tensor_parallel_size > 0 ? options.tensor_parallel_size : visible_gpus();
+std::string launch_line(const ServerOptions& options, std::int64_t num_gpus) {
   return shell_line({"vllm", "serve", options.model.empty() ? "MODEL" : options.model, "--tensor-parallel-size",
                      std::to_string(num_gpus), "--max-model-len", std::to_string(options.max_model_len), "--dtype",
                      options.dtype, "--gpu-memory-utilization", fmt::format("{:g}", options.gpu_memory_utilization),
-                     "--port", port});
+                     "--port", host_and_port(options.url).second});
 }
 
 }  // namespace
@@ -163,7 +156,9 @@ TeacherServer::TeacherServer(ServerOptions options) : options_(std::move(options
 TeacherServer::~TeacherServer() = default;
 
 std::int64_t TeacherServer::num_gpus() const {
-  return options_.tensor_parallel_size > 0 ? options_.tensor_parallel_size : visible_gpus();
+  if (options_.tensor_parallel_size > 0) return options_.tensor_parallel_size;
+  if (device::nvidia_device_nodes().empty()) return 1;
+  return std::max<std::int64_t>(1, std::ssize(device::find_gpus().gpus));
 }
 
 void TeacherServer::get_ready() {
@@ -177,11 +172,11 @@ void TeacherServer::get_ready() {
     return;
   }
   if (!options_.starts) {
-    throw IoError(hub::shown_url(options_.url), "the teacher does not answer (" + problem +
-                                                    "). Start it on its machine:\n  " + launch_line(options_) +
-                                                    "\nor let distill start it on this machine: --start-teacher");
+    throw IoError(hub::shown_url(options_.url),
+                  "the teacher does not answer (" + problem + "). Start it on its machine:\n  " +
+                      launch_line(options_, num_gpus()) + "\nor let distill start it on this machine: --start-teacher");
   }
-  const std::string command = options_.command.empty() ? launch_line(options_) : options_.command;
+  const std::string command = options_.command.empty() ? launch_line(options_, num_gpus()) : options_.command;
   log_info("starting the teacher: {}; its output: {}", command, options_.log.string());
   process_ = std::make_unique<TeacherProcess>(command, options_.log);
   wait_for_start();
