@@ -153,21 +153,18 @@ class Evaluator {
   void add_answers(std::vector<EvalResult>& results) {
     const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (request_.flags.choices)
-        results[i].choices = choice_figures(choose_all(data_.choices[i].examples, *generator));
-      if (request_.flags.exact_match) results[i].exact_match = match_figures(ask_all(data_.questions[i], *generator));
+      if (request_.flags.choices) {
+        const std::vector<data::ChoiceExample>& examples = data_.choices[i].examples;
+        const auto own = choose(of_rank(*ranks_, std::span(examples)), *generator, quiet_);
+        results[i].choices = choice_figures(gather_results(*ranks_, own, examples.size()));
+      }
+      if (request_.flags.exact_match) {
+        const std::vector<Question>& questions = data_.questions[i];
+        const auto own = ask(of_rank(*ranks_, std::span(questions)), *format_, *generator, quiet_);
+        const std::vector<Match> matches(own.begin(), own.end());
+        results[i].exact_match = match_figures(gather_results(*ranks_, matches, questions.size()));
+      }
     }
-  }
-
-  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceExample>& examples,
-                                        generate::Generator& generator) {
-    const auto own = of_rank(*ranks_, std::span(examples));
-    return gather_results(*ranks_, choose(own, generator, quiet_), examples.size());
-  }
-
-  std::vector<Match> ask_all(const std::vector<Question>& questions, generate::Generator& generator) {
-    const auto answers = ask(of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
-    return gather_results(*ranks_, std::vector<Match>(answers.begin(), answers.end()), questions.size());
   }
 
   const EvalRequest& request_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -116,13 +117,11 @@ class TaskReader {
 
   void warn_of_absent_tokens() const {
     const data::ConfidenceTokens& tokens = task_.format->confidence;
+    std::set<std::int32_t> found;
+    for (std::size_t n = 0; n < task_.answers.size(); ++n) found.insert(task_.answers[n].ids[task_.places[n]]);
     std::vector<std::string> absent;
-    for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
-      const auto has_token = [&](std::size_t n) { return task_.answers[n].ids[task_.places[n]] == tokens.ids[i]; };
-      bool is_there = false;
-      for (std::size_t n = 0; n < task_.answers.size() && !is_there; ++n) is_there = has_token(n);
-      if (!is_there) absent.push_back(tokens.names[i]);
-    }
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i)
+      if (!found.contains(tokens.ids[i])) absent.push_back(tokens.names[i]);
     if (!absent.empty()) {
       log_warning(key_ + ": no example of " + task_.spec.data.path + " has " + join(absent) +
                   " of confidence_tokens; the model's distribution is read over all of them");

@@ -39,13 +39,10 @@ std::int64_t integer_field(const Json& value, const std::string& field, std::int
   return static_cast<std::int64_t>(number);
 }
 
-std::int32_t token_of(const Json& value) {
-  return static_cast<std::int32_t>(integer_field(value, "prompt", 0, std::numeric_limits<std::int32_t>::max()));
-}
-
 std::vector<std::int32_t> tokens_of(const Json& list) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::vector<std::int32_t> ids;
-  for (const Json& value : list) ids.push_back(token_of(value));
+  for (const Json& value : list) ids.push_back(static_cast<std::int32_t>(integer_field(value, "prompt", 0, kMost)));
   if (ids.empty()) throw ApiError(400, "prompt is an empty list of tokens", "prompt");
   return ids;
 }
@@ -184,23 +181,21 @@ void prompt_field(const Json& value, ApiRequest& request) {
   }
 }
 
-/// Fields that change no answer.
-constexpr const char* kIgnored[] = {"user",
-                                    "metadata",
-                                    "store",
-                                    "service_tier",
-                                    "parallel_tool_calls",
-                                    "safety_identifier",
-                                    "prompt_cache_key",
-                                    "verbosity",
-                                    "prompt_cache_retention"};
-
-/// Unsupported fields, each with the value that changes nothing.
+/// Fields that change no answer, and unsupported ones, each with the value that changes nothing.
 struct Neutral {
   const char* field;
-  const char* value;  ///< as JSON; null and an absent field never change anything
+  const char* value;  ///< as JSON; nullptr if no value changes an answer. JSON's null and an absent field never do.
 };
-constexpr Neutral kNeutral[] = {{"frequency_penalty", "0"},
+constexpr Neutral kNeutral[] = {{"user", nullptr},
+                                {"metadata", nullptr},
+                                {"store", nullptr},
+                                {"service_tier", nullptr},
+                                {"parallel_tool_calls", nullptr},
+                                {"safety_identifier", nullptr},
+                                {"prompt_cache_key", nullptr},
+                                {"verbosity", nullptr},
+                                {"prompt_cache_retention", nullptr},
+                                {"frequency_penalty", "0"},
                                 {"presence_penalty", "0"},
                                 {"repetition_penalty", "1"},
                                 {"logit_bias", "{}"},
@@ -216,16 +211,12 @@ constexpr Neutral kNeutral[] = {{"frequency_penalty", "0"},
                                 {"skip_special_tokens", "true"},
                                 {"ignore_eos", "false"}};
 
-bool is_ignored(const std::string& field) {
-  return std::find(std::begin(kIgnored), std::end(kIgnored), field) != std::end(kIgnored);
-}
-
 /// Returns false if the field is not in the list. Throws if it is, with another value.
 bool check_neutral(const std::string& field, const Json& value) {
   const auto* const neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
                                            [&](const Neutral& known) { return field == known.field; });
   if (neutral == std::end(kNeutral)) return false;
-  if (value != Json::parse(neutral->value)) {
+  if (neutral->value != nullptr && value != Json::parse(neutral->value)) {
     throw ApiError(400, fmt::format("{} is not supported; leave it out, or give {}", field, neutral->value), field,
                    "unsupported_value");
   }
@@ -259,7 +250,7 @@ bool read_common(const std::string& field, const Json& value, ApiRequest& reques
   } else if (field == "stream_options") {
     request.include_usage = stream_options_field(value, field);
   } else {
-    return is_ignored(field) || check_neutral(field, value);
+    return check_neutral(field, value);
   }
   return true;
 }

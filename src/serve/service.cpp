@@ -1,7 +1,7 @@
 #include "lora_train/serve/service.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <new>
 #include <random>
 #include <utility>
@@ -89,10 +89,6 @@ void RequestBoard::on_failure(std::int64_t id, const Error& error) {
 }
 
 namespace {
-
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::uint64_t random_number() {
   thread_local std::random_device device;
@@ -246,7 +242,7 @@ HttpReply Service::ask(const HttpRequest& request, bool is_chat) {
   std::vector<data::Prompt> prompts = prompts_of(asked, model);
   const std::int64_t max_new_tokens = room_for_answer(asked, prompts);
   const auto answer =
-      std::make_shared<Answer>(std::move(asked), model, std::move(prompts), answer_id(is_chat), unix_seconds());
+      std::make_shared<Answer>(std::move(asked), model, std::move(prompts), answer_id(is_chat), std::time(nullptr));
   if (!board_.submit(answer, max_new_tokens)) {
     throw ApiError(503, "too many requests are waiting, or the server is stopping; try again later", "", "server_busy");
   }
