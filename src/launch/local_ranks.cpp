@@ -117,27 +117,24 @@ class SignalQueue {
     }
     std::signal(SIGCHLD, SIG_DFL);  // if ignored, the system reaps the ranks before waitpid() does
     ::sigprocmask(SIG_BLOCK, &mask_, &previous_);
-    fd_ = ::signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (fd_ < 0) fail_with("signalfd", "cannot be created");
+    queue_ = Descriptor(::signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (!queue_.is_open()) fail_with("signalfd", "cannot be created");
   }
-  ~SignalQueue() {
-    ::close(fd_);
-    restore_mask();
-  }
+  ~SignalQueue() { restore_mask(); }
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return queue_.get(); }
   void restore_mask() const { ::sigprocmask(SIG_SETMASK, &previous_, nullptr); }
   std::optional<int> next() const {
     struct signalfd_siginfo info {};
-    if (::read(fd_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return std::nullopt;
+    if (::read(fd(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return std::nullopt;
     return static_cast<int>(info.ssi_signo);
   }
 
  private:
   sigset_t mask_{}, previous_{};
-  int fd_ = -1;
+  Descriptor queue_;
 };
 
 struct RankProcess {

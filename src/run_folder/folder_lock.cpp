@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"
 #include "lora_train/storage/run_names.h"
@@ -52,12 +51,12 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFi
     }
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     const int code = errno;
-    const std::string holder = code == EWOULDBLOCK ? read_file(path_) : "";
-    file_ = Descriptor();
     if (code == EWOULDBLOCK) {
+      const std::string holder = read_file(path_);
       throw ConfigError(folder.string(), "another run is writing here (" + (holder.empty() ? "a process" : holder) +
                                              "). Wait for it, stop it, or choose another --output-dir");
     }
+    file_ = Descriptor();
     log_warning(path_.string() + ": this file system does not support locks (" + std::strerror(code) +
                 "); nothing stops a second run from writing to the folder");
     return;
