@@ -394,8 +394,8 @@ std::filesystem::path cuda_library_file() {
 std::string describe_processes(const Gpu& gpu) {
   std::vector<std::string> parts;
   for (const GpuProcess& process : gpu.processes) {
-    parts.push_back(fmt::format("pid {}{}", process.pid,
-                                process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
+    parts.push_back(
+        fmt::format("pid {}{}", process.pid, process.bytes ? " (" + format_bytes(*process.bytes) + ")" : ""));
   }
   return join(parts);
 }

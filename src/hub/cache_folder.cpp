@@ -46,12 +46,6 @@ bool is_full(int code) { return code == ENOSPC || code == EDQUOT; }
                 std::strerror(code), is_full(code) ? "free some space and " : "");
 }
 
-[[noreturn]] void fail_to_reserve(const std::filesystem::path& path, std::uint64_t num_bytes, int code) {
-  throw IoError(path.string(), "cannot reserve {}: {}{}", format_bytes(static_cast<double>(num_bytes)),
-                std::strerror(code),
-                is_full(code) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : ".");
-}
-
 void write_at(int fd, const std::filesystem::path& path, std::string_view bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const auto written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -165,7 +159,8 @@ void PartialFile::read_counts() {
   if (!is_reserved && (!is_unknown || ::ftruncate(file_.get(), static_cast<off_t>(whole)) != 0)) {
     const int refused = errno;
     ::unlink(path_.c_str());
-    fail_to_reserve(path_, whole, refused);
+    throw IoError(path_.string(), "cannot reserve {}: {}{}", format_bytes(whole), std::strerror(refused),
+                  is_full(refused) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : ".");
   }
   std::ranges::fill(done_, 0);
 }

@@ -263,7 +263,7 @@ void require_space(const CacheFolder& cache, const std::vector<RepositoryFile>& 
   throw IoError(cache.path().string(),
                 "the download needs {}, but {} are free there. Free some space, or set HF_HOME to a folder on a larger "
                 "disk.",
-                format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(free)));
+                format_bytes(needed), format_bytes(free));
 }
 
 DownloadResult find_offline(const DownloadRequest& request) {

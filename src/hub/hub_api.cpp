@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -115,17 +116,12 @@ bool is_offline() {
 }
 
 bool is_safe_path(std::string_view path) {
-  if (path.empty()) return false;
   for (const char c : path) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f' || c == '\\') return false;
   }
-  for (std::size_t begin = 0;;) {
-    const auto slash = path.find('/', begin);
-    const auto part = path.substr(begin, slash == std::string_view::npos ? slash : slash - begin);
-    if (part.empty() || part == "." || part == "..") return false;
-    if (slash == std::string_view::npos) return true;
-    begin = slash + 1;
-  }
+  const std::string parts = fmt::format("/{}/", path);
+  return std::ranges::none_of(std::array{"//", "/./", "/../"},
+                              [&](const char* bad) { return parts.find(bad) != std::string::npos; });
 }
 
 std::string next_link(std::string_view header) {

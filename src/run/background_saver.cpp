@@ -123,7 +123,7 @@ BackgroundSaver::BackgroundSaver(SavedParts parts, std::int64_t free_memory)
     snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
   } else {
     log_info("training will pause while a checkpoint is written: not enough memory for a copy of " +
-             format_bytes(static_cast<double>(bytes)));
+             format_bytes(bytes));
   }
 }
 

@@ -402,10 +402,6 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
   return variants;
 }
 
-std::string describe(const model::ModelConfig& config) {
-  return fmt::format("{} parameters, {} layers", format_count(model::num_parameters(config)), config.num_layers);
-}
-
 /// The GPU to compare variants on.
 const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::vector<Forecast>& rows) {
   const Forecast* best = nullptr;
@@ -457,7 +453,10 @@ ForecastResult make_forecast(const ForecastRequest& request) {
   check_without_data(request, files);
   const DataLoad load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
-  ForecastResult result{.model = describe(files.config), .data = load.facts()};
+  ForecastResult result{
+      .model = fmt::format("{} parameters, {} layers", format_count(model::num_parameters(files.config)),
+                           files.config.num_layers),
+      .data = load.facts()};
   const PastRatios past = compare_past_runs(request, result.notes);
   const GpuForecast given(request.profile, files, files.base, load, past);
   for (const device::GpuFacts& gpu : request.gpus) {

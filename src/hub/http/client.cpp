@@ -167,7 +167,6 @@ class Transfer {
     if (is_added_) curl_.multi_remove_handle(multi_, easy_);
     curl_.easy_reset(easy_);
     curl_.slist_free_all(header_list_);
-    if (fd_ >= 0) ::close(fd_);
   }
 
   /// Throws TransferBreak.
@@ -237,8 +236,8 @@ class Transfer {
 
   void set_body() {
     if (request_.file) {
-      fd_ = ::open(request_.file->file.c_str(), O_RDONLY | O_CLOEXEC);
-      if (fd_ < 0) fail_with(request_.file->file, "cannot open");
+      file_ = Descriptor(::open(request_.file->file.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!file_.is_open()) fail_with(request_.file->file, "cannot open");
       set(CURLOPT_UPLOAD, 1L);
       set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.file->num_bytes));
       set(CURLOPT_READFUNCTION, on_read);
@@ -317,8 +316,7 @@ class Transfer {
       return;
     }
     if (answer_.body.size() + bytes.size() > request_.max_body_bytes)
-      refuse_answer("the answer is longer than " + format_bytes(static_cast<double>(request_.max_body_bytes)) + ".",
-                    Failure::kTooLarge);
+      refuse_answer("the answer is longer than " + format_bytes(request_.max_body_bytes) + ".", Failure::kTooLarge);
     answer_.body += bytes;
   }
 
@@ -357,7 +355,7 @@ class Transfer {
     const FilePart& part = *request_.file;
     const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(size, part.num_bytes - num_sent_));
     if (wanted == 0) return 0;
-    const auto num_read = ::pread(fd_, buffer, wanted, static_cast<off_t>(part.offset + num_sent_));
+    const auto num_read = ::pread(file_.get(), buffer, wanted, static_cast<off_t>(part.offset + num_sent_));
     if (num_read < 0) fail_with(part.file, "cannot read");
     if (num_read == 0) throw IoError(part.file.string(), "shrank while it was being sent.");
     num_sent_ += static_cast<std::uint64_t>(num_read);
@@ -380,7 +378,7 @@ class Transfer {
   std::string range_;
   std::array<char, CURL_ERROR_SIZE> detail_{};
   curl_slist* header_list_ = nullptr;
-  int fd_ = -1;
+  Descriptor file_;
   bool is_added_ = false;
   std::exception_ptr thrown_;
 };
