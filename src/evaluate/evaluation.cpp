@@ -151,7 +151,7 @@ class Evaluator {
   }
 
   void add_answers(std::vector<EvalResult>& results) {
-    const auto generator = make_generator(model_, profile_.run);
+    const auto generator = make_generator(model_.device, model_.model, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (request_.flags.choices) {
         const std::vector<data::ChoiceExample>& examples = data_.choices[i].examples;

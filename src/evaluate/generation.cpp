@@ -108,7 +108,7 @@ class Generation {
       const std::string num_gpus = std::to_string(model.device.num_gpus);
       log_info("using one of {} GPUs; --nproc {} uses all", num_gpus, num_gpus);
     }
-    const auto generator = make_generator(model, request_.profile.run);
+    const auto generator = make_generator(model.device, model.model, request_.profile.run);
     sink_.on_start(longest_);
     AnswerRelay relay(ranks_, sink_, num_of_rank_0_);
     ranks_.begin_steps();
@@ -198,7 +198,7 @@ generate::Totals run_generation(const GenerateRequest& request, const std::vecto
 
 generate::Totals answer_turns(const GenerateRequest& request, generate::PromptQueue& queue) {
   const InferenceModel model = load_for_inference(request, kNoPositions, std::make_shared<ranks::OneRank>());
-  const auto generator = make_generator(model, request.profile.run);
+  const auto generator = make_generator(model.device, model.model, request.profile.run);
   queue.on_start(model.model.decoder->config.supported_length());
   while (const auto prompt = queue.next(/*may_wait=*/true)) {
     try {
@@ -212,7 +212,7 @@ generate::Totals answer_turns(const GenerateRequest& request, generate::PromptQu
 
 generate::Totals serve(const GenerateRequest& request, generate::PromptQueue& queue) {
   const InferenceModel model = load_for_inference(request, kNoPositions, std::make_shared<ranks::OneRank>());
-  const auto generator = make_generator(model, request.profile.run);
+  const auto generator = make_generator(model.device, model.model, request.profile.run);
   generator->serve(queue);
   return generator->totals();
 }

@@ -32,8 +32,5 @@ std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& c
 /// time.
 std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& device, const plan::LoadedModel& model,
                                                     const RunSection& run);
-inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
-  return make_generator(model.device, model.model, run);
-}
 
 }  // namespace lora_train::evaluate

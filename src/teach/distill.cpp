@@ -54,12 +54,6 @@ std::optional<double> total_cost(const DistillRecord& record) {
   return sum(record.teacher.cost_usd, record.training_cost_usd);
 }
 
-Json as_json(const TeacherPhase& phase) {
-  Json object;
-  put_fields(object, phase);
-  return object;
-}
-
 std::string share(const std::optional<double>& value) {
   return value ? fmt::format("{:.2f}%", 100 * *value) : std::string("not measured");
 }
@@ -252,14 +246,11 @@ class TeacherRun {
   int asked_ = 0;  ///< prompt sets, out of both, with open questions
 };
 
-/// "datasets" for "datasets[0].path".
-std::string key_of(const Override& setting) { return setting.path.substr(0, setting.path.find_first_of(".[")); }
-
 /// The given profile, without the keys that distill replaces.
 ProfileSources sources_as_given(const ProfileSources& given) {
   ProfileSources sources = given;
   std::erase_if(sources.overrides, [](const Override& setting) {
-    const std::string key = key_of(setting);
+    const std::string key = setting.path.substr(0, setting.path.find_first_of(".["));  // of "datasets[0].path"
     const bool is_data = key == "datasets" || key == "eval_datasets";
     return (setting.literal && is_data) || key == "teacher" || key == "teacher_system" || key == "student_system";
   });
@@ -306,8 +297,10 @@ void add_training(DistillRecord& record) {
 }
 
 std::string to_json(const DistillRecord& record) {
+  Json teacher;
+  put_fields(teacher, record.teacher);
   const Json json = {{"output_dir", record.output_dir},
-                     {"teacher", as_json(record.teacher)},
+                     {"teacher", teacher},
                      {"training",
                       {{"steps", or_null(record.steps)},
                        {"eval_loss", or_null(record.eval_loss)},
