@@ -220,6 +220,10 @@ void check_teacher(const Check& check) {
 }
 
 void check_compute(const Check& check) {
+  if (check.profile.model.mixes_precisions() && !check.is_wrong("precision")) {
+    check.mistake("base_precision",
+                  "one other than precision is not built yet. Leave base_precision out; it follows precision.");
+  }
   const RunSection& run = check.profile.run;
   const bool recomputes_all = run.gradient_checkpointing == GradientCheckpointing::kAuto ||
                               run.gradient_checkpointing == GradientCheckpointing::kFull;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/value/value.h"
@@ -262,6 +262,21 @@ std::vector<Value> read_layers(const ProfileSources& sources, const Environment&
     }
   }
   return std::move(reader.layers);
+}
+
+std::vector<ShippedProfile> shipped_profiles(const fs::path& folder) {
+  std::vector<ShippedProfile> profiles;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (entry.path().extension() != ".yaml") continue;
+    ShippedProfile profile{entry.path().stem().string(), entry.path(), ""};
+    std::string line;
+    std::ifstream file(entry.path());
+    if (std::getline(file, line) && line.starts_with("# ")) profile.summary = line.substr(2);
+    profiles.push_back(std::move(profile));
+  }
+  std::ranges::sort(profiles, {}, &ShippedProfile::name);
+  return profiles;
 }
 
 std::optional<fs::path> find_shipped(const std::string& name, const std::vector<fs::path>& folders) {

@@ -60,6 +60,15 @@ struct LoadedProfile {
   std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
 };
 
+struct ShippedProfile {
+  std::string name;  ///< "h100"
+  std::filesystem::path file;
+  std::string summary;  ///< first line of its comment
+};
+
+/// The profiles (*.yaml) in a folder, by name; empty if the folder does not exist.
+std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder);
+
 /// Finds a shipped profile by name, in any case, with or without .yaml or .json; h100-bf16 means h100.
 std::optional<std::filesystem::path> find_shipped(const std::string& name,
                                                   const std::vector<std::filesystem::path>& folders);

@@ -12,7 +12,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/model/families/model_config.h"
@@ -382,7 +381,7 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
   const auto add = [&](const std::string& setting, auto&& change) {
     Profile changed = profile;
     change(changed);
-    const bool is_refused = !unbuilt_features(changed).empty() ||
+    const bool is_refused = changed.model.mixes_precisions() ||
                             (changed.adapter.kind == AdapterKind::kNone && changed.model.is_quantised());
     if (profile_hash(changed) != profile_hash(profile) && !is_refused) variants.emplace_back(setting, changed);
   };

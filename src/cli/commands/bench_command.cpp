@@ -9,7 +9,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
-#include "lora_train/config/check.h"
 #include "lora_train/model/families/model_config.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -306,7 +305,6 @@ int run_bench(const std::vector<std::string>& arguments) {
   ProfileSources sources = flags.sources();
   sources.needs_model = sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
   refuse_keys(parser, loaded.profile);
   request.profile = loaded.profile;
   request.trace = trace;

@@ -12,7 +12,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/storage/model_file.h"
 #include "output/standard_output.h"
@@ -21,30 +20,16 @@
 namespace lora_train::cli {
 namespace {
 
-/// Keys of a shipped profile that `train` still refuses.
-std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
-  ProfileSources sources;
-  sources.profiles = {profile.file.string()};
-  Findings findings;  // a shipped profile has no data
-  std::vector<std::string> keys;
-  for (const auto& feature : unbuilt_features(load_profile(sources, findings).profile)) keys.push_back(feature.key);
-  return keys;
-}
-
 void print_shipped_profiles(bool json) {
   for (const auto& profile : shipped_profiles(program_folder() / "configs")) {
-    const std::vector<std::string> unbuilt = unbuilt_keys(profile);
-    if (json) {
-      print_line(nlohmann::ordered_json({{"name", profile.name},
-                                         {"file", profile.file.string()},
-                                         {"summary", profile.summary},
-                                         {"not_built_yet", unbuilt}})
-                     .dump());
-      continue;
-    }
     std::string line = profile.name + "  ";
     if (line.size() < 19) line.resize(19, ' ');
-    print_line(line + profile.summary + (unbuilt.empty() ? "" : fmt::format("  (not built yet: {})", join(unbuilt))));
+    print_json_or_text(json,
+                       {{"name", profile.name},
+                        {"file", profile.file.string()},
+                        {"summary", profile.summary},
+                        {"not_built_yet", nlohmann::ordered_json::array()}},  // nothing, but the key stays
+                       line + profile.summary);
   }
 }
 
@@ -128,7 +113,6 @@ int run_check(const std::vector<std::string>& arguments) {
   sources.needs_datasets = !flags.are_shipped();
   Findings findings;
   const LoadedProfile loaded = load_and_log(sources, findings);
-  add_unbuilt_features(loaded, findings);
   if (ignores_files) {
     check_without_files(loaded, findings);
   } else {

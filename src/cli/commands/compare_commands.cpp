@@ -15,7 +15,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/config/check.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/report/ablation/ablation_report.h"
@@ -238,7 +237,6 @@ int run_ablate(const std::vector<std::string>& arguments) try {
     parser.refuse("--nproc", "give it here instead of starting several processes: each run starts its own ranks.");
   Findings findings;
   const LoadedProfile loaded = load_and_log(flags.sources(), findings);
-  add_unbuilt_features(loaded, findings);
   check_inputs(loaded, {}, findings);
   findings.throw_mistakes();
 

@@ -11,7 +11,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/model/families/model_config.h"
@@ -358,7 +357,6 @@ int run_plan(const std::vector<std::string>& arguments) {
     log_info("--documents: assuming {} tokens each; set another length with --tokens-per-document",
              request.tokens_per_document);
   }
-  refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   const DataSection& data = loaded.profile.data;
   const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // the price is the CPU's

@@ -17,7 +17,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/storage/run_names.h"
@@ -321,7 +320,6 @@ void load_request(const CommandParser& parser, const ProfileFlags& flags, teach:
   request.sources = flags.sources();
   request.loaded = load_and_log(request.sources, findings);
   const TeacherSection& teacher = request.loaded.profile.teacher;
-  add_unbuilt_features(request.loaded, findings);
   if (teacher.teacher.empty() && !findings.is_wrong("teacher")) {
     findings.mistake({}, "teacher",
                      "missing. Name a server (`teacher: http://host:8000/v1` or --teacher), or a model folder.");

@@ -13,7 +13,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/cache/token_cache_files.h"
@@ -203,7 +202,6 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !wants_texts;
   const LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
   if (!wants_texts) return tokenize_profile(loaded.profile, num_shown, step, parser.common().json);
 
   const Profile& profile = loaded.profile;

@@ -19,7 +19,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/device/host.h"
@@ -106,7 +105,6 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
 LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& request) {
   Findings findings, of_inputs;
   LoadedProfile loaded = load_and_log(flags.sources(), findings);
-  add_unbuilt_features(loaded, findings);
   if (!loaded.profile.teacher.teacher.empty()) {
     findings.mistake(parse_place(loaded.origin.at("teacher")), "teacher",
                      "is for lora-train distill, which asks it and then trains: run distill instead of train.");

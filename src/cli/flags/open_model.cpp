@@ -10,7 +10,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/run_folder/checkpoint.h"
@@ -141,7 +140,6 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   if (const std::string base = base_of(adapter); !base.empty())
     sources.fallbacks.push_back({"model", base, config_of(adapter), /*literal=*/true});
   LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
   if (!adapter.empty() && loaded.origin.at("model") == config_of(adapter)) find_base(adapter);
   if (const std::string& start = loaded.profile.adapter.init_adapter; adapter.empty() && !start.empty()) {
     adapter = find_adapter(start, "init_adapter");

@@ -54,6 +54,8 @@ TEST(Consistency, Contradictions) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"lr_scaling: sqrt\n", "profile.yaml:1: lr_scaling: needs lr_base_batch"},
       {"adapter: none\nbase_precision: nf4\n", "profile.yaml:2: base_precision: nf4 weights cannot be trained"},
+      {"seed: 1\nbase_precision: fp32\n", "profile.yaml:2: base_precision: one other than precision is not built yet"},
+      {"base_precision: bf16\nprecision: fp32\n", "profile.yaml:1: base_precision: one other than precision is not"},
       {"adapter: none\ninit_adapter: a\n", "profile.yaml:2: init_adapter: there is no adapter"},
       {"adapter: none\nloraplus_lr_ratio: 16\n", "profile.yaml:2: loraplus_lr_ratio: there are no B matrices"},
       {"adapter: none\nadd_tokens: [a]\n", "profile.yaml:2: add_tokens:"},

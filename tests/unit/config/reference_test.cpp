@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "lora_train/base/file.h"
-#include "lora_train/config/check.h"
+#include "lora_train/config/load.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {

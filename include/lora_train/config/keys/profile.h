@@ -170,6 +170,11 @@ struct ModelSection {
 
   /// True if base_precision asks for quantised weights.
   bool is_quantised() const { return base_precision >= BasePrecision::kNf4; }
+  /// True if one of base_precision and precision is bf16 and the other fp32, which is not built.
+  bool mixes_precisions() const {
+    return (base_precision == BasePrecision::kBf16 && precision == Precision::kFp32) ||
+           (base_precision == BasePrecision::kFp32 && precision == Precision::kBf16);
+  }
 };
 
 /// The adapter, or full fine-tuning.
