@@ -6,11 +6,13 @@
 
 namespace lora_train::cli {
 
+/// Runs a command with the arguments after its name; returns the exit code or throws.
+using RunCommand = int(const std::vector<std::string>& arguments);
+
 struct Command {
   std::string name;
   std::string summary;  ///< for the overview
-  /// Runs with the arguments after the name; returns the exit code or throws.
-  int (*run)(const std::vector<std::string>& arguments) = nullptr;
+  RunCommand* run = nullptr;
 };
 
 const std::vector<Command>& commands();
@@ -19,29 +21,8 @@ const std::vector<Command>& commands();
 std::string overview();
 
 // Each is in <name>_command.cpp, or with related commands in <topic>_commands.cpp.
-int run_train(const std::vector<std::string>& arguments);
-int run_check(const std::vector<std::string>& arguments);
-int run_download(const std::vector<std::string>& arguments);
-int run_push(const std::vector<std::string>& arguments);
-int run_convert(const std::vector<std::string>& arguments);
-int run_plan(const std::vector<std::string>& arguments);
-int run_ablate(const std::vector<std::string>& arguments);
-int run_tokenize(const std::vector<std::string>& arguments);
-int run_generate(const std::vector<std::string>& arguments);
-int run_teach(const std::vector<std::string>& arguments);
-int run_distill(const std::vector<std::string>& arguments);
-int run_chat(const std::vector<std::string>& arguments);
-int run_eval(const std::vector<std::string>& arguments);
-int run_merge(const std::vector<std::string>& arguments);
-int run_export(const std::vector<std::string>& arguments);
-int run_compare(const std::vector<std::string>& arguments);
-int run_doctor(const std::vector<std::string>& arguments);
-int run_bench(const std::vector<std::string>& arguments);
-int run_cache(const std::vector<std::string>& arguments);
-int run_quantize(const std::vector<std::string>& arguments);
-int run_init_model(const std::vector<std::string>& arguments);
-int run_serve(const std::vector<std::string>& arguments);
-int run_sweep(const std::vector<std::string>& arguments);
-int run_completion(const std::vector<std::string>& arguments);
+RunCommand run_train, run_check, run_download, run_push, run_convert, run_plan, run_ablate, run_tokenize, run_generate,
+    run_teach, run_distill, run_chat, run_eval, run_merge, run_export, run_compare, run_doctor, run_bench, run_cache,
+    run_quantize, run_init_model, run_serve, run_sweep, run_completion;
 
 }  // namespace lora_train::cli
