@@ -72,6 +72,11 @@ std::string did_you_mean(const std::vector<std::string>& names) {
   return fmt::format(" Did you mean {}{}?", quoted.empty() ? "" : join(quoted) + " or ", last);
 }
 
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_name(name, known);
+  return nearest.empty() ? "" : did_you_mean({nearest});
+}
+
 std::string trimmed(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
   return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));

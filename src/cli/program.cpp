@@ -172,10 +172,6 @@ const std::vector<ForeignCommand>& foreign_commands() {
   return table;
 }
 
-bool is_configuration(const std::string& word) {
-  return !word.starts_with("-") && (word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json"));
-}
-
 std::string replaced(std::string text, const std::string& word, const std::string& by) {
   for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size()))
     text.replace(at, word.size(), by);
@@ -219,8 +215,7 @@ const Command& find_command(const Invocation& invocation) {
   }
   if (const std::string instead = instead_of_command(name, invocation.arguments); !instead.empty())
     throw ConfigError(name, instead);
-  std::string message = "unknown command.";
-  if (const std::string nearest = nearest_name(name, names); !nearest.empty()) message += did_you_mean({nearest});
+  std::string message = "unknown command." + did_you_mean(name, names);
   if (is_configuration(name)) message += fmt::format(" To train with a profile: lora-train train {}.", name);
   throw ConfigError(name, "{} Commands: {}.", message, join(names));
 }

@@ -21,6 +21,9 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
 /// " Did you mean "a", "b" or "c"?", or nothing without names. Names may repeat.
 std::string did_you_mean(const std::vector<std::string>& names);
 
+/// The same for the nearest name of `known`, if one is near enough.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
+
 /// Removes leading and trailing blanks (space, tab, line ends).
 std::string trimmed(std::string_view text);
 

@@ -80,9 +80,9 @@ constexpr ChatCommand kCommands[] = {
 [[noreturn]] void refuse_unknown(const std::string& name) {
   std::vector<std::string> names;
   for (const ChatCommand& command : kCommands) names.emplace_back(command.name);
-  const std::string nearest = nearest_name(name, names);
-  throw ConfigError(name, "unknown command." + (nearest.empty() ? "" : fmt::format(" Did you mean {}?", nearest)) +
-                              " /help lists them. A message that begins with \"/\" needs a space before it.");
+  throw ConfigError(name,
+                    "unknown command.{} /help lists them. A message that begins with \"/\" needs a space before it.",
+                    did_you_mean(name, names));
 }
 
 }  // namespace

@@ -110,38 +110,6 @@ struct AllowedKeys {
   bool has(const std::string& key) const { return all || std::ranges::count(names, key) > 0; }
 };
 
-bool names_a_file(const std::string& word) {
-  const std::string extension = lower_case(std::filesystem::path(word).extension().string());
-  return extension == ".yaml" || extension == ".yml" || extension == ".json" || path_kind(word) != PathKind::kNone;
-}
-
-/// Takes --allow-refused and the keys after it out of `arguments`: without a key, it stands for all of them.
-AllowedKeys take_allowed(std::vector<std::string>& arguments) {
-  AllowedKeys allowed;
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    const std::size_t equals = argument.find('=');
-    std::string flag = argument.substr(0, equals), keys;
-    std::ranges::replace(flag, '_', '-');
-    if (flag != "--allow-refused") {
-      rest.push_back(argument);
-      continue;
-    }
-    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("-") &&
-                          arguments[i + 1].find('=') == std::string::npos && !names_a_file(arguments[i + 1]);
-    if (equals != std::string::npos) keys = argument.substr(equals + 1);
-    if (equals == std::string::npos && has_next) keys = arguments[++i];
-    allowed.all |= keys.empty();
-    std::istringstream words(keys);
-    for (std::string word; std::getline(words, word, ',');) {
-      if (!trimmed(word).empty()) allowed.names.push_back(trimmed(word));
-    }
-  }
-  arguments = rest;
-  return allowed;
-}
-
 std::vector<std::string> names_in(const std::vector<ConvertedKey>& keys) {
   std::vector<std::string> names;
   for (const auto& converted : keys) names.push_back(converted.key);
@@ -152,14 +120,9 @@ void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allo
   const auto refused = names_in(conversion.refused);
   for (const std::string& name : allowed.names) {
     if (std::ranges::count(refused, name) > 0) continue;
-    for (const auto& [part, keys] :
-         {std::pair{"kept", &conversion.kept}, {"renamed", &conversion.renamed}, {"dropped", &conversion.dropped}}) {
-      if (std::ranges::count(names_in(*keys), name) > 0)
-        parser.refuse("--allow-refused", name + " is " + part + ", not refused. Take it out of --allow-refused.");
-    }
     parser.refuse("--allow-refused",
-                  fmt::format("{} is not a key of the file.{}{}", name, did_you_mean(nearest_names(name, refused)),
-                              refused.empty() ? " No key is refused." : fmt::format(" Refused: {}.", join(refused))));
+                  fmt::format("{} is not refused.{} Refused: {}.", name, did_you_mean(nearest_names(name, refused)),
+                              refused.empty() ? "nothing" : join(refused)));
   }
 }
 
@@ -185,27 +148,25 @@ void check_files(const CommandParser& parser, const ConvertRequest& request) {
   if (!request.overwrite) refuse_to_replace(request.output, request.file);
 }
 
-bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
+bool read_request(CommandParser& parser, const std::vector<std::string>& arguments, ConvertRequest& request) {
   std::vector<std::string> words;
-  bool is_listed_for_help = false;  // for --help; take_allowed() reads the flag
   parser.add("file", words, "FILE [KEY=VALUE]",
              "the configuration, YAML or JSON; key=value changes one of its keys before conversion");
   parser.add("--from", request.from, "TOOL", "axolotl, llamafactory or trl (default: detected from the keys)");
   parser.add("-o,--output", request.output, "FILE", "the profile to write");
   parser.app()
-      .add_flag("--allow-refused", is_listed_for_help,
-                "leave out this refused key, or several (a,b); without KEY, leave out all refused keys")
-      ->type_name("[KEY]");
+      .add_option("--allow-refused", request.allowed.names,
+                  "leave out this refused key, or several (a,b); without KEY, leave out all refused keys")
+      ->type_name("[KEY]")
+      ->expected(0, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->delimiter(',');
   parser.add_flag("--overwrite", request.overwrite, "replace a file that was edited, or that convert did not write");
-  std::vector<CommandParser::OtherFlag> names;
-  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch});
-  parser.accept_others(std::move(names), [&](const std::string& flag, const std::string& name, const std::string& value,
-                                             const std::vector<std::string>&) {
-    request.options.settings.push_back({name, value, flag, /*literal=*/false});
-  });
+  parser.accept_keys(request.options.settings);
   parser.app().footer("Any key of a profile is a flag too, and is written into it: --lora-r 8.");
-  request.allowed = take_allowed(arguments);
   if (!parser.parse(arguments)) return false;
+  for (std::string& key : request.allowed.names) key = trimmed(key);
+  request.allowed.all = std::erase(request.allowed.names, "") > 0;
   for (const std::string& word : words) {
     if (word.find('=') != std::string::npos) {
       request.options.overrides.push_back(parse_override(word, word));

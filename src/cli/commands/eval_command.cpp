@@ -13,7 +13,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
@@ -169,18 +168,7 @@ void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   flags.add_profile(profile.string());
 }
 
-/// Refuses values that belong to other flags: --exact-match would read a setting after it as its regex.
 void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
-  const std::string& regex = tasks.answer_regex;
-  const std::string key = regex.substr(0, regex.find('='));
-  const std::vector<std::string> keys = profile_keys();
-  if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
-    parser.refuse("--exact-match", fmt::format("\"{}\" is a setting, not a regex. Give settings with --set.", regex));
-  }
-  std::error_code code;
-  if (std::filesystem::is_regular_file(regex, code)) {
-    parser.refuse("--exact-match", "\"" + regex + "\" is a file, not a regex. Name the profile before --exact-match.");
-  }
   if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "give --choices or --exact-match, not both.");
   if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "needs --exact-match.");
 }

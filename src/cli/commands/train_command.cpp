@@ -95,9 +95,7 @@ constexpr const char* kAnswerToStop = "stopping after this step; again to quit n
 void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   const std::vector<std::string> keys = profile_keys();
   if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
-  const std::string nearest = nearest_name(key, keys);
-  parser.refuse("--allow-changed", fmt::format("\"{}\" is not a key.{}", key,
-                                               nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest)));
+  parser.refuse("--allow-changed", fmt::format("\"{}\" is not a key.{}", key, did_you_mean(key, keys)));
 }
 
 /// Fills the request. Throws if the profile cannot be trained with, whatever its files contain. Problems with the files

@@ -25,25 +25,18 @@ Invocation help_invocation(const std::vector<std::string>& of) {
 /// "--lora-r" for "--lora-r=8".
 std::string name_of_flag(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
-/// The word at `at` and those after it, up to the next flag or setting.
-std::vector<std::string> words_from(const std::vector<std::string>& arguments, std::size_t at) {
-  std::vector<std::string> words;
-  for (; at < arguments.size(); ++at) {
-    if (arguments[at].starts_with("-") || arguments[at].find('=') != std::string::npos) break;
-    words.push_back(arguments[at]);
-  }
-  return words;
-}
-
-/// True if a word after a flag with an optional value is that value: not a flag, a setting or a profile.
-bool may_be_value(const std::string& word) {
-  return !word.starts_with("--") && word.find('=') == std::string::npos && !word.ends_with(".yaml") &&
-         !word.ends_with(".yml");
+std::string spelled_with(char by, std::string name) {
+  std::ranges::replace(name, by == '-' ? '_' : '-', by);
+  return name;
 }
 
 bool is_switch_value(const std::string& text) { return parse_bool(text) || text == "null" || text == "auto"; }
 
 }  // namespace
+
+bool is_configuration(const std::string& word) {
+  return !word.starts_with("-") && (word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json"));
+}
 
 Invocation split_invocation(const std::vector<std::string>& arguments) {
   Invocation invocation;
@@ -94,45 +87,45 @@ CLI::Option* CommandParser::add_parsed(const std::string& flag, const std::strin
   return app_.add_option_function<std::string>(flag, take, help)->type_name(type);
 }
 
-void CommandParser::accept_others(std::vector<OtherFlag> flags, TakeOther take) {
-  other_flags_ = std::move(flags);
-  take_other_ = std::move(take);
+void CommandParser::accept_keys(std::vector<Override>& given) {
+  keys_ = known_names();
+  given_keys_ = &given;
 }
 
-const CommandParser::OtherFlag* CommandParser::find_other(const std::string& flag) const {
+const KnownName* CommandParser::find_key(const std::string& flag) const {
   if (!flag.starts_with("--") || app_.get_option_no_throw(flag) != nullptr) return nullptr;
-  std::string name = flag.substr(2);
-  std::replace(name.begin(), name.end(), '-', '_');
-  const auto found = std::find_if(other_flags_.begin(), other_flags_.end(),
-                                  [&](const OtherFlag& other) { return other.name == name; });
-  return found == other_flags_.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(keys_, spelled_with('_', flag.substr(2)), &KnownName::name);
+  return found == keys_.end() ? nullptr : &*found;
 }
 
 const CLI::Option* CommandParser::find_option(std::string& flag) const {
   if (!flag.starts_with("--")) return nullptr;
-  std::string hyphened = flag;
-  std::replace(hyphened.begin(), hyphened.end(), '_', '-');
+  const std::string hyphened = spelled_with('-', flag);
   const CLI::Option* const option = app_.get_option_no_throw(hyphened);
   if (option != nullptr) flag = hyphened;
   return option;
 }
 
-bool CommandParser::is_known(std::string flag) const { return find_option(flag) || find_other(flag); }
+/// True if the word after a flag that needs no value is its value: no flag, setting or file.
+bool CommandParser::may_be_value(const std::string& word) const {
+  const bool is_setting =
+      word.find('=') != std::string::npos && find_key("--" + word.substr(0, word.find_first_of("=[.")));
+  return !word.starts_with("--") && !is_setting && !is_configuration(word);
+}
 
-void CommandParser::take_other(const OtherFlag& other, const std::vector<std::string>& words, std::size_t& at) {
+void CommandParser::take_key(const KnownName& key, const std::vector<std::string>& words, std::size_t& at) {
   const std::string flag = name_of_flag(words[at]);
-  if (flag.size() < words[at].size())
-    return take_other_(flag, other.name, words[at].substr(flag.size() + 1), words_from(words, at + 1));
   const bool has_next = at + 1 < words.size() && !words[at + 1].starts_with("--");
-  const bool takes_next = has_next && (!other.is_switch || is_switch_value(words[at + 1]));
-  if (takes_next) {
-    ++at;
-    take_other_(flag, other.name, words[at], words_from(words, at + 1));
-  } else if (other.is_switch) {
-    take_other_(flag, other.name, "true", {});
-  } else {
-    add_mistake(flag, fmt::format("has no value; expected {} VALUE.", flag));
+  std::optional<std::string> value;
+  if (flag.size() < words[at].size()) {
+    value = words[at].substr(flag.size() + 1);
+  } else if (has_next && (!key.is_switch || is_switch_value(words[at + 1]))) {
+    value = words[++at];
+  } else if (key.is_switch) {
+    value = "true";
   }
+  if (!value) return add_mistake(flag, fmt::format("has no value; expected {} VALUE.", flag));
+  given_keys_->push_back({key.name, *value, flag, /*literal=*/false});
 }
 
 std::vector<std::string> CommandParser::take_words(const std::vector<std::string>& words) {
@@ -150,9 +143,14 @@ std::vector<std::string> CommandParser::take_words(const std::vector<std::string
         continue;
       }
       own.push_back(flag + value);
-      if (takes_next) own.push_back(words[++i]);
-    } else if (const OtherFlag* const other = find_other(flag)) {
-      take_other(*other, words, i);
+      const bool needs_none = option->get_items_expected_min() == 0 && option->get_items_expected_max() > 0;
+      if (takes_next) {
+        own.push_back(words[++i]);
+      } else if (needs_none && has_next && !may_be_value(words[i + 1])) {
+        own.emplace_back("--");  // so that CLI11 does not take the next word
+      }
+    } else if (const KnownName* const key = find_key(flag)) {
+      take_key(*key, words, i);
     } else {
       add_unknown_flag(flag);
       if (has_next && may_be_value(words[i + 1])) ++i;
@@ -200,10 +198,7 @@ std::vector<std::string> CommandParser::flag_names() const {
   for (const CLI::Option* option : app_.get_options()) {
     for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
   }
-  for (const OtherFlag& other : other_flags_) {
-    flags.push_back("--" + other.name);
-    std::replace(flags.back().begin(), flags.back().end(), '_', '-');
-  }
+  for (const KnownName& key : keys_) flags.push_back("--" + spelled_with('-', key.name));
   return flags;
 }
 
@@ -233,17 +228,15 @@ void CommandParser::throw_if_wrong() const {
 
 void CommandParser::add_unknown_flag(const std::string& name) {
   const bool is_negated = name.starts_with("--no-") || name.starts_with("--no_");
-  const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
+  const KnownName* const negated = is_negated ? find_key("--" + name.substr(5)) : nullptr;
   if (negated != nullptr && negated->is_switch)
     return add_mistake(name, fmt::format("unknown flag. Switch it off with --{} false.", name.substr(5)));
-  std::string key = name.substr(2);
-  std::replace(key.begin(), key.end(), '-', '_');
-  if (const std::string tool = other_flags_.empty() ? "" : tool_of_key(key); !tool.empty())
+  if (const std::string tool = keys_.empty() ? "" : tool_of_key(spelled_with('_', name.substr(2))); !tool.empty())
     return add_mistake(name, fmt::format("is a key of {}: run `lora-train convert FILE`.", tool));
   const bool is_input = name == "--input" || name == "--inputs" || name == "--input-file" || name == "--input_file";
   const bool has_prompts = app_.get_option_no_throw("--prompts") != nullptr;
-  const std::string nearest = is_input && has_prompts ? "--prompts" : nearest_name(name, flag_names());
-  add_mistake(name, nearest.empty() ? "unknown flag." : fmt::format("unknown flag. Did you mean \"{}\"?", nearest));
+  add_mistake(name, "unknown flag." +
+                        (is_input && has_prompts ? did_you_mean({"--prompts"}) : did_you_mean(name, flag_names())));
 }
 
 }  // namespace lora_train::cli

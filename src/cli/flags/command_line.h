@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "lora_train/base/text.h"
+#include "lora_train/config/keys/reference.h"
+#include "lora_train/config/load.h"
 #include "lora_train/config/value/findings.h"
 #include "lora_train/config/value/value.h"
 
@@ -25,6 +27,9 @@ struct Invocation {
   std::string command;                 ///< "train" when the line starts with a flag or with key=value
   std::vector<std::string> arguments;  ///< the command's; flags before its name come first
 };
+
+/// True for a word that looks like a configuration file: .yaml, .yml or .json.
+bool is_configuration(const std::string& word);
 
 /// Throws ConfigError if there is nothing to do.
 Invocation split_invocation(const std::vector<std::string>& arguments);
@@ -110,16 +115,9 @@ class CommandParser {
     return add_parsed(flag, names, read, names, help);
   }
 
-  /// Flags without an option of the command, in any spelling: --lora_r is --lora-r. `take` gets the flag as given, its
-  /// name with underscores, its value, and the words between it and the next flag; a switch without a value is "true".
-  /// The command's own options take precedence.
-  struct OtherFlag {
-    std::string name;
-    bool is_switch = false;
-  };
-  using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value,
-                                       const std::vector<std::string>& words)>;
-  void accept_others(std::vector<OtherFlag> flags, TakeOther take);
+  /// Every key of a profile becomes a flag, in any spelling (--lora_r is --lora-r), and goes to `given`; a switch needs
+  /// no value. The command's own options take precedence.
+  void accept_keys(std::vector<Override>& given);
 
   /// Finds other mistakes on a line with wrong flags: called once, so that all are reported together.
   void find_more_mistakes(std::function<void(Findings&)> find) { find_more_ = std::move(find); }
@@ -143,21 +141,22 @@ class CommandParser {
   void throw_if_wrong() const;
   void find_wrong_words();
   void add_unknown_flag(const std::string& name);
-  /// "--name" of every option and every other flag.
+  /// "--name" of every option and every key.
   std::vector<std::string> flag_names() const;
-  /// Returns the words for CLI11. Hands the other flags to take_other_, and notes unknown flags and missing values.
+  /// Returns the words for CLI11. Takes the keys, and notes unknown flags and missing values.
   std::vector<std::string> take_words(const std::vector<std::string>& words);
   /// `at`: the flag; afterwards its last word.
-  void take_other(const OtherFlag& other, const std::vector<std::string>& words, std::size_t& at);
-  const OtherFlag* find_other(const std::string& flag) const;
+  void take_key(const KnownName& key, const std::vector<std::string>& words, std::size_t& at);
+  const KnownName* find_key(const std::string& flag) const;
   /// Gives `flag` the option's spelling, with hyphens.
   const CLI::Option* find_option(std::string& flag) const;
-  bool is_known(std::string flag) const;
+  bool is_known(std::string flag) const { return find_option(flag) || find_key(flag); }
+  bool may_be_value(const std::string& word) const;
 
   CLI::App app_;
   CommonFlags common_;
-  std::vector<OtherFlag> other_flags_;
-  TakeOther take_other_;
+  std::vector<KnownName> keys_;
+  std::vector<Override>* given_keys_ = nullptr;
   std::function<void(Findings&)> find_more_;
   std::vector<std::pair<std::string, std::string>> wrong_;  ///< flags and their mistakes
 };

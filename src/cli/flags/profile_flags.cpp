@@ -55,16 +55,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }
   parser.add("settings", trailing_, "KEY=VALUE | FILE", "same as --set, or as --profile if it has no \"=\"");
-  std::vector<CommandParser::OtherFlag> names;
-  for (const KnownName& known : known_names()) {
-    names.push_back({known.name, known.is_switch});
-    if (known.takes_commas) comma_lists_.insert(known.name);
-  }
-  parser.accept_others(std::move(names), [this](const std::string& flag, const std::string& name,
-                                                const std::string& value, const std::vector<std::string>& words) {
-    overrides_.push_back({name, value, flag, /*literal=*/false});
-    if (comma_lists_.contains(name)) lists_.push_back({flag, value, words});
-  });
+  parser.accept_keys(overrides_);
   parser.find_more_mistakes([this](Findings& findings) {
     try {
       load_profile(sources(), findings);
@@ -94,14 +85,19 @@ void ProfileFlags::refuse_folders() const {
 }
 
 void ProfileFlags::refuse_split_lists(const ProfileSources& sources) const {
-  for (const auto& [flag, first, words] : lists_) {
+  const std::vector<KnownName> known = known_names();
+  const auto list = std::ranges::find_if(overrides_, [&](const Override& given) {
+    return std::ranges::find(known, given.path, &KnownName::name)->takes_commas;
+  });
+  if (list == overrides_.end()) return;
+  std::string items = list->value;
+  for (const std::string& word : trailing_) {
     std::error_code code;
-    if (words.empty() || std::filesystem::exists(words.front(), code) || find_shipped(words.front(), sources.shipped))
-      continue;
-    std::string list = first;
-    for (const std::string& word : words) list += (list.ends_with(',') ? "" : ",") + word;
-    parser_.refuse(flag, fmt::format("is followed by several words; a list is one: {} {}.", flag, list));
+    if (!is_file_name(word) || std::filesystem::exists(word, code) || find_shipped(word, sources.shipped)) continue;
+    items += (items.ends_with(',') ? "" : ",") + word;
   }
+  if (items.size() > list->value.size())
+    parser_.refuse(list->where, fmt::format("is followed by several words; a list is one: {} {}.", list->where, items));
 }
 
 bool ProfileFlags::is_empty() const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,20 +55,12 @@ class ProfileFlags {
   /// Refuses a folder given as a profile; if the command has --adapter, that takes a run.
   void refuse_folders() const;
 
-  /// Refuses a list split into several words, since the later ones would be profiles.
+  /// Refuses a list written "a,b" that is split into several words, since the later ones would be profiles.
   void refuse_split_lists(const ProfileSources& sources) const;
-
-  /// A list key given as a flag, with the words after its value.
-  struct ListFlag {
-    std::string flag, value;
-    std::vector<std::string> words;
-  };
 
   CommandParser& parser_;
   std::vector<std::string> profiles_, settings_, trailing_;
-  std::vector<Override> overrides_;    ///< keys as flags
-  std::set<std::string> comma_lists_;  ///< keys whose list may be written "a,b"
-  std::vector<ListFlag> lists_;
+  std::vector<Override> overrides_;  ///< keys as flags
   std::vector<KeyFlag> key_flags_;
   std::vector<std::string> key_values_;
   std::vector<CLI::Option*> key_options_;
