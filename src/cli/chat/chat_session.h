@@ -38,7 +38,6 @@ class Dialogue {
   /// Tokens that the context leaves for an answer.
   std::int64_t room(const data::Prompt& prompt) const { return context_ - std::ssize(prompt.ids); }
   std::int64_t context() const { return context_; }
-  const std::string& system() const { return system_; }
   /// Number of questions with their answers.
   std::size_t num_turns() const { return turns_.size() / 2; }
 

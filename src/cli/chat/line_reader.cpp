@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -22,49 +24,72 @@
 
 namespace lora_train::cli {
 
-bool StandardInput::wait(void (*on_wake)(void*), void* context) {
-  constexpr int kWakeMs = 200;  // a signal between check and wait is seen after this long
-  while (requested_stop().empty()) {
-    if (on_wake != nullptr) on_wake(context);
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    const int num_ready = ::poll(&input, 1, kWakeMs);
-    if (num_ready < 0 && errno != EINTR) fail_with("stdin", "cannot wait");
-    if (num_ready <= 0) continue;
-    char bytes[4096];
-    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
-    if (count > 0) text_.append(bytes, static_cast<std::size_t>(count));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno != EIO) fail_with("stdin", "cannot read");  // EIO: the terminal is gone
-    return count > 0;
-  }
-  return false;
-}
-
-std::string StandardInput::take(std::size_t count) {
-  std::string taken = text_.substr(0, count);
-  text_.erase(0, count);
-  return taken;
-}
-
-std::optional<std::string> PlainLines::read(const std::string& prompt) {
-  if (is_interactive_) write_all(STDERR_FILENO, prompt);
-  std::size_t end = input_.text().find('\n');
-  while (end == std::string::npos) {
-    const std::size_t searched = input_.text().size();
-    if (!input_.wait()) break;
-    end = input_.text().find('\n', searched);
-  }
-  if (!requested_stop().empty() || input_.text().empty()) {
-    if (is_interactive_) write_all(STDERR_FILENO, "\n");
-    return std::nullopt;
-  }
-  std::string line = input_.take(end == std::string::npos ? end : end + 1);
-  if (line.ends_with('\n')) line.pop_back();
-  if (line.ends_with('\r')) line.pop_back();
-  return line;
-}
-
 namespace {
+
+/// Bytes of stdin as they come.
+class StandardInput {
+ public:
+  /// Waits for more bytes and appends them to text(). False at the end of the input, or if a stop is requested.
+  /// Meanwhile calls `on_wake`, if given, a few times a second.
+  bool wait(const std::function<void()>& on_wake = {}) {
+    constexpr int kWakeMs = 200;  // a signal between check and wait is seen after this long
+    while (requested_stop().empty()) {
+      if (on_wake) on_wake();
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      const int num_ready = ::poll(&input, 1, kWakeMs);
+      if (num_ready < 0 && errno != EINTR) fail_with("stdin", "cannot wait");
+      if (num_ready <= 0) continue;
+      char bytes[4096];
+      const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+      if (count > 0) text_.append(bytes, static_cast<std::size_t>(count));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno != EIO) fail_with("stdin", "cannot read");  // EIO: the terminal is gone
+      return count > 0;
+    }
+    return false;
+  }
+
+  const std::string& text() const { return text_; }
+
+  /// Takes the first `count` bytes.
+  std::string take(std::size_t count) {
+    std::string taken = text_.substr(0, count);
+    text_.erase(0, count);
+    return taken;
+  }
+
+ private:
+  std::string text_;
+};
+
+class PlainLines : public LineReader {
+ public:
+  explicit PlainLines(bool is_interactive) : is_interactive_(is_interactive) {}
+
+  std::optional<std::string> read(const std::string& prompt) override {
+    if (is_interactive_) write_all(STDERR_FILENO, prompt);
+    std::size_t end = input_.text().find('\n');
+    while (end == std::string::npos) {
+      const std::size_t searched = input_.text().size();
+      if (!input_.wait()) break;
+      end = input_.text().find('\n', searched);
+    }
+    if (!requested_stop().empty() || input_.text().empty()) {
+      if (is_interactive_) write_all(STDERR_FILENO, "\n");
+      return std::nullopt;
+    }
+    std::string line = input_.take(end == std::string::npos ? end : end + 1);
+    if (line.ends_with('\n')) line.pop_back();
+    if (line.ends_with('\r')) line.pop_back();
+    return line;
+  }
+
+  bool is_interactive() const override { return is_interactive_; }
+
+ private:
+  StandardInput input_;
+  bool is_interactive_;
+};
 
 // libedit (https://thrysoee.dk/editline, BSD-3-Clause), loaded if installed. Declarations as in its histedit.h.
 namespace libedit {
@@ -145,9 +170,10 @@ std::size_t expected_length(char lead) {
 
 class EditedLines : public LineReader {
  public:
-  EditedLines(const libedit::Api& api, fs::path history_file)
-      : screen_(::fdopen(::dup(STDERR_FILENO), "w")), history_file_(std::move(history_file)) {
+  explicit EditedLines(const libedit::Api& api) : screen_(::fdopen(::dup(STDERR_FILENO), "w")) {
     api_ = &api;
+    const fs::path folder = user_folder("XDG_STATE_HOME", ".local/state");
+    if (!folder.empty()) history_file_ = folder / "chat_history";
     use_utf8_locale();
     struct sigaction action {};
     action.sa_handler = note_continuation;
@@ -243,8 +269,7 @@ class EditedLines : public LineReader {
   }
 
   bool wait() {
-    const auto look = [](void* self) { static_cast<EditedLines*>(self)->look_at_terminal(); };
-    if (input_.wait(look, this)) return true;
+    if (input_.wait([this] { look_at_terminal(); })) return true;
     const libedit::LineInfo* const info = api_->line(line_);
     has_text_ = info->lastchar > info->buffer;
     return false;
@@ -294,7 +319,7 @@ class EditedLines : public LineReader {
   std::FILE* screen_;
   EditLine* line_;
   libedit::History* history_;
-  fs::path history_file_;
+  fs::path history_file_;  ///< empty: none
   StandardInput input_;
   std::string prompt_;
   winsize size_{};
@@ -303,14 +328,11 @@ class EditedLines : public LineReader {
 
 }  // namespace
 
-fs::path chat_history_file() {
-  const fs::path folder = user_folder("XDG_STATE_HOME", ".local/state");
-  return folder.empty() ? fs::path() : folder / "chat_history";
-}
-
-std::unique_ptr<LineReader> edit_lines(const fs::path& history_file) {
-  const libedit::Api* const api = is_dumb_terminal() ? nullptr : libedit::load();
-  return api == nullptr ? nullptr : std::make_unique<EditedLines>(*api, history_file);
+std::unique_ptr<LineReader> open_lines() {
+  const bool is_interactive = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  const libedit::Api* const api = is_interactive && !is_dumb_terminal() ? libedit::load() : nullptr;
+  if (api != nullptr) return std::make_unique<EditedLines>(*api);
+  return std::make_unique<PlainLines>(is_interactive);
 }
 
 }  // namespace lora_train::cli

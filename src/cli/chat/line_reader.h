@@ -1,7 +1,6 @@
 // Lines from stdin: a script's, or a person's, edited with libedit if it is installed.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,41 +20,14 @@ class LineReader {
   virtual bool is_interactive() const = 0;
 };
 
-/// Bytes of stdin as they come.
-class StandardInput {
- public:
-  /// Waits for more bytes and appends them to text(). False at the end of the input, or if a stop is requested.
-  /// Meanwhile calls `on_wake`, if given, a few times a second.
-  bool wait(void (*on_wake)(void*) = nullptr, void* context = nullptr);
-  std::string& text() { return text_; }
-  /// Takes the first `count` bytes.
-  std::string take(std::size_t count);
-
- private:
-  std::string text_;
-};
-
-/// Lines as the terminal or the pipe delivers them. Prompts go to stderr, and only to a person.
-class PlainLines : public LineReader {
- public:
-  explicit PlainLines(bool is_interactive) : is_interactive_(is_interactive) {}
-  std::optional<std::string> read(const std::string& prompt) override;
-  bool is_interactive() const override { return is_interactive_; }
-
- private:
-  StandardInput input_;
-  bool is_interactive_;
-};
-
-/// $XDG_STATE_HOME/lora-train/chat_history, else ~/.local/state/lora-train/chat_history; empty without a home.
-std::filesystem::path chat_history_file();
-
-/// A reader that edits lines, with keys as in Emacs, or as ~/.editrc binds them; text that the terminal pastes
-/// (bracketed paste) is one message, however many lines it has. Reads the history from `history_file` (empty: none) and
-/// saves it there after each message, with one warning if it cannot. Ctrl-C clears the line; on an empty line it is a
-/// stop request (base/stop_request.h), like every other signal. Null if libedit is missing, or the terminal is dumb.
+/// Lines as the terminal or the pipe delivers them, with prompts on stderr and only for a person.
 ///
-/// Draws on stderr, sets the process's LC_CTYPE to a UTF-8 locale, handles SIGCONT. One at a time, in a StopRequests.
-std::unique_ptr<LineReader> edit_lines(const std::filesystem::path& history_file);
+/// With libedit, and unless the terminal is dumb, a person edits them, with keys as in Emacs, or as ~/.editrc binds
+/// them; text that the terminal pastes (bracketed paste) is one message, however many lines it has. The history is in
+/// $XDG_STATE_HOME/lora-train/chat_history, else ~/.local/state/lora-train/chat_history; it is saved after each
+/// message, with one warning if it cannot be. Ctrl-C clears the line; on an empty line it is a stop request
+/// (base/stop_request.h), like every other signal. Draws on stderr, sets the process's LC_CTYPE to a UTF-8 locale,
+/// handles SIGCONT. One at a time, in a StopRequests.
+std::unique_ptr<LineReader> open_lines();
 
 }  // namespace lora_train::cli

@@ -1,6 +1,4 @@
 // lora-train chat: a conversation with a model, with or without an adapter.
-#include <unistd.h>
-
 #include "chat/chat_session.h"
 #include "chat/line_reader.h"
 #include "engine/engine_loader.h"
@@ -32,12 +30,6 @@ void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
   parser.add_list("--stop", flags.stop_strings, "TEXT", "end an answer before this text; repeatable");
-}
-
-std::unique_ptr<LineReader> open_lines() {
-  const bool is_interactive = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
-  auto edited = is_interactive ? edit_lines(chat_history_file()) : nullptr;
-  return edited ? std::move(edited) : std::make_unique<PlainLines>(is_interactive);
 }
 
 std::string greeting(const Profile& profile, const ChatFlags& flags) {
