@@ -118,8 +118,8 @@ def test_bad_examples_and_flags_are_refused(tmp_path):
     assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "does not match the example's own answer" in run.stderr, run
     run = evaluate("--exact-match", "([")
     assert run.code == 2 and "--exact-match" in run.stderr, run
-    run = evaluate("--exact-match", "lora_r=4")
-    assert run.code == 2 and "--set" in run.stderr, run
+    run = evaluate("--exact-match", "loss_on=all", "--max-samples", "2")  # a setting, not the regex
+    assert run.code == 2 and "loss_on" in run.stderr, run
     run = evaluate("--exact-match", "--set", "loss_on=all", "--max-samples", "2")
     assert run.code == 2 and "loss_on" in run.stderr, run
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "a", "choices": ["b", "c"], "answer": 1},

@@ -62,81 +62,80 @@ nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
   return line;
 }
 
-/// A column: its heading and its cells, in the order of the results.
-using Column = std::vector<std::string>;
+/// A table with a line per result.
+template <class Result>
+struct Table {
+  const std::vector<Result>& results;
+  std::vector<std::vector<std::string>> columns = {};  ///< a heading and the cells
 
-std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
-  std::vector<Column> columns;
-  const auto add = [&](const char* head, const auto& cell) {
+  void add(const std::string& head, const auto& cell) {
     columns.push_back({head});
     for (const auto& result : results) columns.back().push_back(cell(result));
-  };
-  const auto add_unless_zero = [&](const char* head, const auto& number) {
-    if (std::all_of(results.begin(), results.end(), [&](const auto& r) { return number(r) == 0; })) return;
+  }
+
+  void add_unless_zero(const std::string& head, const auto& number) {
+    if (std::ranges::all_of(results, [&](const auto& r) { return number(r) == 0; })) return;
     add(head, [&](const auto& r) { return format_count(number(r)); });
-  };
-  add("name", [](const auto& r) { return r.name; });
-  add("loss", [](const auto& r) { return fmt::format("{:.4f}", *r.loss); });
-  add("perplexity", [](const auto& r) {
+  }
+
+  void print() const {
+    for (std::size_t row = 0; row <= results.size(); ++row) {
+      std::string line;
+      for (const auto& column : columns) {
+        std::size_t width = 0;
+        for (const auto& cell : column) width = std::max(width, cell.size());
+        const std::string padding(width - column[row].size(), ' ');
+        line += line.empty() ? column[row] + padding : fmt::format("  {}{}", padding, column[row]);
+      }
+      print_line(line);
+    }
+  }
+};
+
+void print_table(const std::vector<evaluate::EvalResult>& results) {
+  Table<evaluate::EvalResult> table{results};
+  table.add("name", [](const auto& r) { return r.name; });
+  table.add("loss", [](const auto& r) { return fmt::format("{:.4f}", *r.loss); });
+  table.add("perplexity", [](const auto& r) {
     return *r.perplexity < 1000 ? fmt::format("{:.4f}", *r.perplexity) : format_count(std::llround(*r.perplexity));
   });
-  add("token accuracy", [](const auto& r) { return fmt::format("{:.2f}%", 100 * *r.token_accuracy); });
-  add("ece", [](const auto& r) { return fmt::format("{:.4f}", *r.ece); });
-  add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
+  table.add("token accuracy", [](const auto& r) { return fmt::format("{:.2f}%", 100 * *r.token_accuracy); });
+  table.add("ece", [](const auto& r) { return fmt::format("{:.4f}", *r.ece); });
+  table.add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
   if (results.front().choices) {
-    add("acc", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->accuracy); });
-    add("acc_norm", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->normalized_accuracy); });
-    add("choices ece", [](const auto& r) { return fmt::format("{:.4f}", r.choices->ece); });
-    add("brier", [](const auto& r) { return fmt::format("{:.4f}", r.choices->brier); });
-    add("examples", [](const auto& r) { return format_count(r.choices->num_rows); });
+    table.add("acc", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->accuracy); });
+    table.add("acc_norm", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->normalized_accuracy); });
+    table.add("choices ece", [](const auto& r) { return fmt::format("{:.4f}", r.choices->ece); });
+    table.add("brier", [](const auto& r) { return fmt::format("{:.4f}", r.choices->brier); });
+    table.add("examples", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
   if (results.front().exact_match) {
-    add("exact match", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.exact_match->rate); });
-    add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
-    add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
+    table.add("exact match", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.exact_match->rate); });
+    table.add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
+    table.add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
-  add_unless_zero("examples cut", [](const auto& r) { return r.num_cut; });
-  add_unless_zero("examples lost", [](const auto& r) { return r.num_lost; });
-  return columns;
+  table.add_unless_zero("examples cut", [](const auto& r) { return r.num_cut; });
+  table.add_unless_zero("examples lost", [](const auto& r) { return r.num_lost; });
+  table.print();
 }
 
-/// The columns of the tasks: each task fills those of its kind.
-std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
-  std::vector<Column> columns = {{"task"}, {"kind"}};
-  for (const auto& task : tasks) {
-    columns[0].push_back(task.name);
-    columns[1].push_back(to_string(*task.kind));
-  }
+/// Each task fills the columns of its kind.
+void print_table(const std::vector<evaluate::TaskResult>& tasks) {
+  Table<evaluate::TaskResult> table{tasks};
+  table.add("task", [](const auto& task) { return task.name; });
+  table.add("kind", [](const auto& task) { return to_string(*task.kind); });
   for (const auto& metric : report::eval_metrics(TaskKind::kConfidence)) {  // has the other kinds' metrics too
-    Column column = {metric.name};
-    bool is_known = false;
-    for (const auto& task : tasks) {
-      const auto known = report::eval_metrics(task.kind);
-      const bool has = std::ranges::count(known, std::string_view(metric.name), &report::EvalMetric::name) > 0;
-      is_known = is_known || has;
-      column.push_back(has ? report::format_eval_figure(metric, task) : "");
-    }
-    if (is_known) columns.push_back(std::move(column));
+    const auto has_it = [&](const auto& task) {
+      return std::ranges::count(report::eval_metrics(task.kind), std::string_view(metric.name),
+                                &report::EvalMetric::name) > 0;
+    };
+    if (std::ranges::none_of(tasks, has_it)) continue;
+    table.add(metric.name,
+              [&](const auto& task) { return has_it(task) ? report::format_eval_figure(metric, task) : ""; });
   }
-  columns.push_back({"examples"});
-  for (const auto& task : tasks) columns.back().push_back(format_count(task.num_rows));
-  if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
-  columns.push_back({"answers cut"});
-  for (const auto& task : tasks) columns.back().push_back(format_count(task.num_cut));
-  return columns;
-}
-
-void print_table(const std::vector<Column>& columns) {
-  for (std::size_t row = 0; row < columns.front().size(); ++row) {
-    std::string line;
-    for (const Column& column : columns) {
-      std::size_t width = 0;
-      for (const auto& cell : column) width = std::max(width, cell.size());
-      const std::string padding(width - column[row].size(), ' ');
-      line += line.empty() ? column[row] + padding : fmt::format("  {}{}", padding, column[row]);
-    }
-    print_line(line);
-  }
+  table.add("examples", [](const auto& task) { return format_count(task.num_rows); });
+  table.add_unless_zero("answers cut", [](const auto& task) { return task.num_cut; });
+  table.print();
 }
 
 bool is_of_answers(std::string_view start) { return start.starts_with(R"({"name":)"); }
@@ -219,9 +218,9 @@ void print_results(const evaluate::Evaluation& results, bool json) {
     for (const auto& task : results.tasks) print_line(to_line(as_json(task)));
     return;
   }
-  if (!results.sets.empty()) print_table(columns_of(results.sets));
+  if (!results.sets.empty()) print_table(results.sets);
   if (!results.sets.empty() && !results.tasks.empty()) print_line("");
-  if (!results.tasks.empty()) print_table(columns_of(results.tasks));
+  if (!results.tasks.empty()) print_table(results.tasks);
 }
 
 }  // namespace
