@@ -142,10 +142,9 @@ class Runs {
     remove_tree(token_folder());
     std::vector<std::string> command = {"train"};
     command.insert(command.end(), arguments_.begin(), arguments_.end());
-    for (const auto& [key, value] : values) add("--set", fmt::format("{}={}", key, value), command);
-    add("--set", "run_name=" + name, command);
-    add("--output-dir", folder.string(), command);
-    command.insert(command.end(), {"--overwrite", "--log-level", "error", "--quiet"});
+    for (const auto& [key, value] : values) command.insert(command.end(), {"--set", fmt::format("{}={}", key, value)});
+    command.insert(command.end(), {"--set", "run_name=" + name, "--output-dir", folder.string(), "--overwrite",
+                                   "--log-level", "error", "--quiet"});
     bool has_signal = false;
     const int code = start_program(command, num_ranks_, &has_signal);
     if (has_signal || code == kStopped) throw StopError("a signal", "the run of a setting was stopped");
@@ -159,10 +158,6 @@ class Runs {
   }
 
  private:
-  static void add(const char* flag, const std::string& value, std::vector<std::string>& command) {
-    command.insert(command.end(), {flag, value});
-  }
-
   std::vector<std::string> arguments_;
   int num_ranks_;
   const Workplace& workplace_;
