@@ -180,7 +180,7 @@ def test_refusals_of_the_command_line(case_of, tmp_path):
     assert "an adapter is exported as f32 or f16" in refused(2, *model, "--adapter", case.adapter_dir, "--type", "q8_0")
     out.write_text("mine")
     assert "already exists" in refused(2, *model)
-    assert "is not a GGUF file" in refused(2, *model, "--overwrite")
+    assert "was not written by export" in refused(2, *model, "--overwrite")
     assert out.read_text() == "mine"
     export(tmp_path / "y.gguf", "--model", case.model_dir)
     export(tmp_path / "y.gguf", "--model", case.model_dir, "--type", "f16", "--overwrite")

@@ -41,9 +41,7 @@ void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
   if (path_kind(flags.gguf) == PathKind::kNone) return;
   if (!flags.overwrite)
     parser.refuse("--gguf", flags.gguf + " already exists: choose another file, or pass --overwrite.");
-  if (read_start(flags.gguf, gguf::kMagic.size()) != gguf::kMagic) {
-    parser.refuse("--gguf", flags.gguf + " is not a GGUF file, so it is not replaced: choose another one.");
-  }
+  refuse_foreign("export", flags.gguf, [](std::string_view start) { return start.starts_with(gguf::kMagic); });
 }
 
 void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
@@ -84,7 +82,7 @@ int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const 
   request.adapter = flags.adapter;
   request.name = model.hub_name.empty() ? model.folder.filename().string() : model.hub_name;
   request.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
-  request.progress = TensorProgress("exporting");
+  request.progress = tensor_progress("exporting");
   make_folders(request.file.parent_path());
   const bool is_adapter = !flags.adapter.empty() && !flags.merge;
   print_result(parser, flags, is_adapter ? gguf::export_adapter(request) : gguf::export_model(request));

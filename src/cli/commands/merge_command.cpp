@@ -226,7 +226,7 @@ model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
   request.format = stored.begin()->second.format;
   request.nested = stored.begin()->second.nested_block_size > 0;
   for (const auto& [name, storage] : stored) request.linears.insert(name);
-  request.progress = TensorProgress("quantising");
+  request.progress = tensor_progress("quantising");
   return request;
 }
 
@@ -264,7 +264,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
 
   Comparison comparison = prepare_comparison(flags, request);
   lora::MergeHooks hooks;
-  hooks.progress = TensorProgress("merging");
+  hooks.progress = tensor_progress("merging");
   if (comparison.why_not.empty() || flags.no_check) {
     hooks.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
   }
@@ -306,15 +306,13 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
   if (!std::filesystem::is_regular_file(profile, code)) return;
   try {
     const Profile run = load_written_profile(profile);
-    const BasePrecision base = run.model.base_precision;
+    if (!run.model.is_quantised()) return;
     const bool has_eval_data = !run.data.eval_datasets.empty() || run.data.val_set_size > 0;
-    const std::string command = has_eval_data
-                                    ? "measure it with " + shell_line({"lora-train", "eval", profile.string(),
-                                                                       "--model", output_dir, "base_precision=auto"})
-                                    : "the run has no evaluation data; try it with " +
-                                          shell_line({"lora-train", "chat", "--model", output_dir});
-    if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
-    log_info("trained on {} weights, but merged into the model's own: {}", to_string(base), command);
+    log_info("trained on {} weights, but merged into the model's own: {}", to_string(run.model.base_precision),
+             has_eval_data ? "measure it with " + shell_line({"lora-train", "eval", profile.string(), "--model",
+                                                              output_dir, "base_precision=auto"})
+                           : "the run has no evaluation data; try it with " +
+                                 shell_line({"lora-train", "chat", "--model", output_dir}));
   } catch (const Error&) {  // another version's profile; the merge is done anyway
   }
 }

@@ -13,20 +13,6 @@
 namespace lora_train::cli {
 
 // init-model: a Hugging Face folder with random weights.
-namespace {
-
-void print_result(const model::InitModelResult& result, const std::string& folder, bool json) {
-  print_json_or_text(json,
-                     {{"output_dir", folder},
-                      {"num_parameters", result.num_parameters},
-                      {"weight_bytes", result.weight_bytes},
-                      {"files", result.files}},
-                     fmt::format("{}: {} parameters, {} in {}", folder, format_count(result.num_parameters),
-                                 format_bytes(result.weight_bytes), join(result.files)));
-}
-
-}  // namespace
-
 int run_init_model(const std::vector<std::string>& arguments) {
   CommandParser parser("init-model",
                        "Writes a randomly initialised Hugging Face folder from a config.json and a tokenizer.");
@@ -45,26 +31,18 @@ int run_init_model(const std::vector<std::string>& arguments) {
   request.config = config;
   request.tokenizer = tokenizer;
   request.output_dir = output_dir;
-  print_result(model::init_model(request), output_dir, parser.common().json);
+  const model::InitModelResult result = model::init_model(request);
+  print_json_or_text(parser.common().json,
+                     {{"output_dir", output_dir},
+                      {"num_parameters", result.num_parameters},
+                      {"weight_bytes", result.weight_bytes},
+                      {"files", result.files}},
+                     fmt::format("{}: {} parameters, {} in {}", output_dir, format_count(result.num_parameters),
+                                 format_bytes(result.weight_bytes), join(result.files)));
   return 0;
 }
 
 // quantize: a Hugging Face folder with quantised linears.
-namespace {
-
-void print_result(const model::QuantizeResult& result, bool json) {
-  print_json_or_text(
-      json,
-      {{"output_dir", result.folder.string()},
-       {"num_linears", result.num_linears},
-       {"weight_bytes", result.weight_bytes},
-       {"num_files", result.num_files}},
-      fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(), format_count(result.num_linears),
-                  format_bytes(result.weight_bytes), result.num_files));
-}
-
-}  // namespace
-
 int run_quantize(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "quantize",
@@ -90,9 +68,17 @@ int run_quantize(const std::vector<std::string>& arguments) {
   request.model = storage::resolve_model(model).folder;
   request.output_dir = output_dir;
   request.nested = double_quant.value_or(true);
-  request.progress = TensorProgress("quantising");
+  request.progress = tensor_progress("quantising");
   const StopRequests stop_requests;
-  print_result(load_engine().quantize(request), parser.common().json);
+  const model::QuantizeResult result = load_engine().quantize(request);
+  print_json_or_text(
+      parser.common().json,
+      {{"output_dir", result.folder.string()},
+       {"num_linears", result.num_linears},
+       {"weight_bytes", result.weight_bytes},
+       {"num_files", result.num_files}},
+      fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(), format_count(result.num_linears),
+                  format_bytes(result.weight_bytes), result.num_files));
   return 0;
 }
 

@@ -5,26 +5,20 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "lora_train/base/log.h"
 
 namespace lora_train::cli {
 
-class TensorProgress {
- public:
-  explicit TensorProgress(std::string doing) : doing_(std::move(doing)) {}
-  void operator()(std::int64_t num_done, std::int64_t num_tensors, std::string_view name) {
+/// Logs at most one line a second: "merging: 3 of 12 tensors, lm_head.weight".
+inline auto tensor_progress(const std::string& doing) {
+  return [doing, next = std::chrono::steady_clock::time_point()](std::int64_t num_done, std::int64_t num_tensors,
+                                                                 std::string_view name) mutable {
     const auto now = std::chrono::steady_clock::now();
-    if (num_done > 0 && now < next_) return;
-    next_ = now + std::chrono::seconds(1);
-    log_info(doing_ + ": " + std::to_string(num_done) + " of " + std::to_string(num_tensors) + " tensors, " +
-             std::string(name));
-  }
-
- private:
-  std::string doing_;
-  std::chrono::steady_clock::time_point next_;
-};
+    if (num_done > 0 && now < next) return;
+    next = now + std::chrono::seconds(1);
+    log_info("{}: {} of {} tensors, {}", doing, num_done, num_tensors, name);
+  };
+}
 
 }  // namespace lora_train::cli
