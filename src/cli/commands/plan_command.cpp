@@ -1,6 +1,7 @@
 #include "plan_command.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "engine/engine_loader.h"
@@ -43,8 +44,9 @@ std::string in_words(const Forecast& row) {
 }
 
 /// The smallest `figure` among the rows that fit and pass `filter`; null if there is none.
-template <typename Figure, typename Filter>
-const Forecast* least(const ForecastResult& result, const Figure& figure, const Filter& filter) {
+const Forecast* least(
+    const ForecastResult& result, double (*figure)(const Forecast&),
+    const std::function<bool(const Forecast&)>& filter = [](const Forecast&) { return true; }) {
   const Forecast* best = nullptr;
   for (const Forecast& row : result.rows) {
     if (!row.fits || !filter(row)) continue;
@@ -117,13 +119,11 @@ std::string data_line(const bench::DataFacts& data) {
 }
 
 std::string variants_table(const ForecastResult& result) {
-  const auto first =
-      std::find_if(result.variants.begin(), result.variants.end(), [](const auto& v) { return v.forecast; });
-  if (first == result.variants.end()) return "";
-  std::string text = fmt::format("\nOn one {}, one setting changed:\n", first->forecast->gpu);
+  std::string text;
   for (const auto& variant : result.variants) {
     if (!variant.forecast) continue;
     const Forecast& row = *variant.forecast;
+    if (text.empty()) text = fmt::format("\nOn one {}, one setting changed:\n", row.gpu);
     text += fmt::format("  {:<32} {:6.1f} GiB{:<4} least {:6.1f} {:>9} tok/s  {:<12} {:>9}\n", variant.setting,
                         gib(row.memory.total()), row.fits ? "" : " NO", gib(row.least_memory),
                         format_count(static_cast<long long>(row.tokens_per_s)), format_duration(row.hours * 3600),
@@ -155,9 +155,8 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
 
 /// The rows that matter most without limits; empty if none fits.
 std::string short_verdict(const ForecastResult& result) {
-  const auto any = [](const Forecast&) { return true; };
-  const Forecast* const cheapest = least(result, cost_of, any);
-  const Forecast* const fastest = least(result, hours_of, any);
+  const Forecast* const cheapest = least(result, cost_of);
+  const Forecast* const fastest = least(result, hours_of);
   if (fastest == nullptr) return {};
   const auto count = std::ranges::count_if(result.rows, &Forecast::fits);
   return fmt::format("\nVerdict: the run fits in {} of {} cases{}; the fastest is {}\n", count, result.rows.size(),
@@ -199,20 +198,6 @@ std::vector<int> parse_counts(const CommandParser& parser, const std::vector<std
     counts.push_back(static_cast<int>(*count));
   }
   return counts;
-}
-
-PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline, const std::string& budget) {
-  PlanLimits limits;
-  if (!deadline.empty()) {
-    limits.deadline_s = parse_duration(deadline);
-    if (limits.deadline_s.value_or(0) <= 0)
-      parser.refuse("--deadline", fmt::format("is {}; expected a time such as 6h.", deadline));
-  }
-  if (!budget.empty()) {
-    limits.budget_usd = parse_number(budget);
-    if (limits.budget_usd.value_or(0) <= 0) parser.refuse("--budget", "is " + budget + "; expected dollars above 0.");
-  }
-  return limits;
 }
 
 /// The rate of the steps, without evaluations: the median of the logged ones, since the first are slower.
@@ -257,7 +242,6 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
   };
   const auto is_paid = [&](const Forecast& row) { return !limits.budget_usd || cost_of(row) <= *limits.budget_usd; };
   const auto is_good = [&](const Forecast& row) { return is_in_time(row) && is_paid(row); };
-  const auto any = [](const Forecast&) { return true; };
   const Forecast* const met = limits.deadline_s ? least(result, cost_of, is_good) : least(result, hours_of, is_good);
   if (met != nullptr) {
     const char* const kind = limits.deadline_s   ? "the cheapest within the deadline"
@@ -265,7 +249,7 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
                                                  : "the fastest";
     return {met, true, fmt::format("{} is {}", kind, in_words(*met))};
   }
-  const Forecast* const nearest = limits.deadline_s ? least(result, hours_of, any) : least(result, cost_of, any);
+  const Forecast* const nearest = limits.deadline_s ? least(result, hours_of) : least(result, cost_of);
   if (nearest == nullptr) return {nullptr, false, "the run fits on none of these GPUs; " + what_would_fit(result)};
   return {nearest, false, "nothing meets the limits; the closest is " + in_words(*nearest)};
 }
@@ -314,7 +298,9 @@ int run_plan(const std::vector<std::string>& arguments) {
   const ProfileFlags flags(parser, {kModelFlag, kTrainDataFlag, kEvalDataFlag});
   bench::ForecastRequest request;
   std::vector<std::string> gpu_names, counts, past_runs;
-  std::string gpu_file, deadline, budget, disk;
+  std::string gpu_file;
+  PlanLimits limits;
+  double disk_gb_s = 1;
   parser.add_list(
       "--gpu", gpu_names, "NAME",
       "a GPU in the table, such as \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu for "
@@ -328,14 +314,18 @@ int run_plan(const std::vector<std::string>& arguments) {
                      "tokens per document (default: 500, or max_seq_len if that is less)");
   parser.add_list("--calibrate", past_runs, "DIR",
                   "scale the times by the measured speed of this run, or of the runs in this folder; repeatable");
-  parser.add("--deadline", deadline, "TIME", "name the cheapest option that finishes within this time");
-  parser.add("--budget", budget, "DOLLARS", "name the fastest option within this budget");
-  parser.add("--disk", disk, "GB/S",
-             "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)");
+  const auto read_deadline = [&](const std::string& text) {
+    limits.deadline_s = parse_duration(text);
+    return limits.deadline_s.value_or(0) > 0;
+  };
+  const auto is_positive = [](double number) { return number > 0; };
+  parser.add_parsed("--deadline", "TIME", read_deadline, "a time such as 6h",
+                    "name the cheapest option that finishes within this time");
+  parser.add_number("--budget", limits.budget_usd, "DOLLARS", is_positive, "dollars above 0",
+                    "name the fastest option within this budget");
+  parser.add_number("--disk", disk_gb_s, "GB/S", is_positive, "GB/s above 0",
+                    "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)");
   if (!parser.parse(arguments)) return 0;
-  const std::optional<double> disk_gb_s = disk.empty() ? 1 : parse_number(disk);
-  if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", fmt::format("is {}; expected GB/s above 0.", disk));
-  const PlanLimits limits = parse_limits(parser, deadline, budget);
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
     parser.refuse("--documents", "missing; expected a number, since there is no data to count.");
@@ -367,7 +357,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   request.past_runs = read_past_runs(past_runs);
   const bench::ForecastResult result = load_engine().forecast(request);
   for (const std::string& note : result.notes) log_info(note);
-  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits, *disk_gb_s));
+  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits, disk_gb_s));
   return 0;
 }
 
