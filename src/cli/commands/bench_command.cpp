@@ -20,20 +20,21 @@ using bench::BenchResult;
 using bench::BenchWork;
 using Json = nlohmann::ordered_json;
 
-Json work_json(const std::vector<BenchWork>& list) {
-  Json lines = Json::array();
-  for (const auto& work : list) {
-    lines.push_back({{"name", work.name},
-                     {"calls", work.calls},
-                     {"launches", work.launches},
-                     {"bytes_read", work.bytes_read},
-                     {"bytes_written", work.bytes_written},
-                     {"planned_bytes", or_null(work.planned_bytes)},
-                     {"flops", work.flops},
-                     {"bound_ms", or_null(work.bound_ms)},
-                     {"ms", or_null(work.ms)}});
-  }
-  return lines;
+Json work_json(const BenchWork& work) {
+  return {{"name", work.name},
+          {"calls", work.calls},
+          {"launches", work.launches},
+          {"bytes_read", work.bytes_read},
+          {"bytes_written", work.bytes_written},
+          {"planned_bytes", or_null(work.planned_bytes)},
+          {"flops", work.flops},
+          {"bound_ms", or_null(work.bound_ms)},
+          {"ms", or_null(work.ms)}};
+}
+
+Json pass_json(const bench::BenchPass& pass) {
+  return {{"kernel", pass.kernel}, {"operand", pass.operand},       {"buffer", pass.buffer},
+          {"times", pass.times},   {"bytes_read", pass.bytes_read}, {"bytes_written", pass.bytes_written}};
 }
 
 Json rates_json(const bench::BenchRates& rates) {
@@ -184,15 +185,6 @@ void print_passes(const BenchResult& r, std::string& text) {
 
 /// One JSON object on one line.
 std::string bench_json(const BenchResult& r) {
-  Json passes = Json::array();
-  for (const auto& pass : r.passes) {
-    passes.push_back({{"kernel", pass.kernel},
-                      {"operand", pass.operand},
-                      {"buffer", pass.buffer},
-                      {"times", pass.times},
-                      {"bytes_read", pass.bytes_read},
-                      {"bytes_written", pass.bytes_written}});
-  }
   const Json line = {{"shape", r.shape},
                      {"device", r.device},
                      {"precision", r.precision},
@@ -222,9 +214,9 @@ std::string bench_json(const BenchResult& r) {
                        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
                      {"cuda_graphs", Json::parse(report::to_json(r.cuda_graphs))},
                      {"speed", r.speed ? speed_json(*r.speed) : Json()},
-                     {"classes", work_json(r.classes)},
-                     {"kernels", work_json(r.kernels)},
-                     {"passes", passes}};
+                     {"classes", json_list(r.classes, work_json)},
+                     {"kernels", json_list(r.kernels, work_json)},
+                     {"passes", json_list(r.passes, pass_json)}};
   return to_line(line);
 }
 

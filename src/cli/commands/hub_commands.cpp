@@ -1,7 +1,7 @@
 // The Hugging Face hub: download, push.
 #include <chrono>
 #include <map>
-#include <memory>
+#include <optional>
 
 #include "flags/command_line.h"
 #include "lora_train/base/log.h"
@@ -23,10 +23,8 @@ class TransferProgress {
   /// `doing` replaces the rate; empty: shows the rate. Bytes present at the first call do not count toward it.
   void update(std::uint64_t num_bytes, std::uint64_t total_bytes, const std::string& doing = {}) {
     constexpr double kMiB = 1 << 20;
-    if (bar_ == nullptr) {
-      report::ProgressOptions options;
-      options.quiet = quiet_;
-      bar_ = std::make_unique<report::ProgressBar>(options);
+    if (!bar_) {
+      bar_.emplace(report::ProgressOptions{.quiet = quiet_});
       start_ = Clock::now();
       start_bytes_ = num_bytes;
     }
@@ -47,7 +45,7 @@ class TransferProgress {
  private:
   using Clock = std::chrono::steady_clock;
   bool quiet_;
-  std::unique_ptr<report::ProgressBar> bar_;
+  std::optional<report::ProgressBar> bar_;
   Clock::time_point start_;
   std::uint64_t start_bytes_ = 0;
 };
@@ -86,14 +84,12 @@ std::string next_command(const std::string& name, const hub::DownloadResult& res
 
 void print_download(const std::string& name, const hub::DownloadResult& result, bool is_dataset, bool json) {
   if (json) {
-    nlohmann::ordered_json skipped = nlohmann::ordered_json::array();
-    for (const hub::SkippedFile& file : result.skipped) skipped.push_back(file.path);
     print_line(to_line({{"snapshot", result.snapshot.string()},
                         {"commit", result.commit},
                         {"num_files", result.num_files},
                         {"num_bytes", result.num_bytes},
                         {"num_downloaded_bytes", result.num_downloaded_bytes},
-                        {"skipped", skipped}}));
+                        {"skipped", json_list(result.skipped, [](const auto& file) { return file.path; })}}));
     return;
   }
   print_line(result.snapshot.string());
@@ -140,33 +136,6 @@ int run_download(const std::vector<std::string>& arguments) {
 }
 
 // push: an adapter or a model to the Hugging Face hub.
-namespace {
-
-void print_plan(const hub::PushPlan& plan, const std::string& target, bool json) {
-  for (const hub::PushFile& file : plan.files) {
-    print_json_or_text(json, {{"path", file.path}, {"num_bytes", file.num_bytes}},
-                       fmt::format("{:>10}  {}", format_bytes(file.num_bytes), file.path));
-  }
-  log_info("{} would go to {}; --dry-run sent nothing", plan.folder.string(), target);
-}
-
-void print_push(const std::string& name, const hub::PushResult& result, bool json) {
-  print_json_or_text(json,
-                     {{"url", result.url},
-                      {"commit", result.commit},
-                      {"num_files", result.num_files},
-                      {"num_uploaded_bytes", result.num_uploaded_bytes},
-                      {"is_new", result.is_new}},
-                     result.url);
-  if (json) return;
-  log_info("{}: {}", name,
-           result.num_files == 0 ? "the repository has all files already; no commit was made"
-                                 : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
-                                       ", " + format_bytes(result.num_uploaded_bytes) + " of large files uploaded");
-}
-
-}  // namespace
-
 int run_push(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "push",
@@ -195,7 +164,11 @@ int run_push(const std::vector<std::string>& arguments) {
   if (!request.plan.skipped.empty()) log_info("not uploaded: " + join(request.plan.skipped));
   if (!request.plan.has_card) log_warning("there is no README.md: the repository will have no model card");
   if (is_dry) {
-    print_plan(request.plan, name, parser.common().json);
+    for (const hub::PushFile& file : request.plan.files) {
+      print_json_or_text(parser.common().json, {{"path", file.path}, {"num_bytes", file.num_bytes}},
+                         fmt::format("{:>10}  {}", format_bytes(file.num_bytes), file.path));
+    }
+    log_info("{} would go to {}; --dry-run sent nothing", request.plan.folder.string(), name);
     return 0;
   }
   const StopRequests stop_requests;
@@ -205,7 +178,19 @@ int run_push(const std::vector<std::string>& arguments) {
     request.progress = [&](std::uint64_t num_bytes, std::uint64_t total) { progress.update(num_bytes, total); };
     result = hub::push(request);
   }
-  print_push(name, result, parser.common().json);
+  print_json_or_text(parser.common().json,
+                     {{"url", result.url},
+                      {"commit", result.commit},
+                      {"num_files", result.num_files},
+                      {"num_uploaded_bytes", result.num_uploaded_bytes},
+                      {"is_new", result.is_new}},
+                     result.url);
+  if (parser.common().json) return 0;
+  log_info("{}: {}", name,
+           result.num_files == 0
+               ? "the repository has all files already; no commit was made"
+               : fmt::format("{} in commit {}, {} of large files uploaded", count_of(result.num_files, "file"),
+                             result.commit.substr(0, 12), format_bytes(result.num_uploaded_bytes)));
   return 0;
 }
 

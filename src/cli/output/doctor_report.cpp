@@ -63,7 +63,7 @@ LibraryVersion look_up(const Source& source, const fs::path& wheels) {
 constexpr std::size_t kBlock = std::size_t{4} << 20;
 constexpr double kMaxSeconds = 5;
 
-/// A file without a name.
+/// A file without a name, open for writing and reading.
 Descriptor nameless_file(const fs::path& folder) {
   std::string name = (folder / ".lora-train-disk-XXXXXX").string();
   Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
@@ -72,13 +72,8 @@ Descriptor nameless_file(const fs::path& folder) {
   return file;
 }
 
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::string incompressible_block() {
   std::mt19937_64 random(42);
@@ -92,14 +87,14 @@ std::string incompressible_block() {
 
 void write_and_sync(const Descriptor& file, std::uint64_t most_bytes, DiskSpeed& speed) {
   const std::string block = incompressible_block();
-  const Stopwatch clock;
-  while (speed.num_bytes < most_bytes && clock.seconds() < kMaxSeconds) {
+  const Clock::time_point start = Clock::now();
+  while (speed.num_bytes < most_bytes && seconds_since(start) < kMaxSeconds) {
     const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
     if (write_all(file.get(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
     speed.num_bytes += size;
   }
   if (::fsync(file.get()) != 0) fail_with(speed.folder, "cannot sync");
-  speed.write_bytes_per_s = static_cast<double>(speed.num_bytes) / std::max(clock.seconds(), 1e-9);
+  speed.write_bytes_per_s = static_cast<double>(speed.num_bytes) / std::max(seconds_since(start), 1e-9);
 }
 
 void read_back(const Descriptor& file, DiskSpeed& speed) {
@@ -107,13 +102,13 @@ void read_back(const Descriptor& file, DiskSpeed& speed) {
   ::lseek(file.get(), 0, SEEK_SET);
   std::vector<char> buffer(kBlock);
   std::uint64_t num_read = 0;
-  const Stopwatch clock;
+  const Clock::time_point start = Clock::now();
   for (ssize_t count = 1; count > 0; num_read += static_cast<std::uint64_t>(count)) {
     count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0) fail_with(speed.folder, "cannot read");
   }
   if (num_read != speed.num_bytes) throw IoError(speed.folder.string(), "a file came back shorter than it was written");
-  speed.read_bytes_per_s = static_cast<double>(num_read) / std::max(clock.seconds(), 1e-9);
+  speed.read_bytes_per_s = static_cast<double>(num_read) / std::max(seconds_since(start), 1e-9);
 }
 
 constexpr std::uint64_t kLittleDisk = std::uint64_t{10} << 30;
@@ -149,21 +144,17 @@ void judge_torch(const DoctorFindings& found, Checks& checks) {
 
 void judge_host(const DoctorFindings& found, Checks& checks) {
   const device::Host& host = found.host;
-  const auto has = [&](const char* unit) {
-    return std::find(host.vector_units.begin(), host.vector_units.end(), unit) != host.vector_units.end();
-  };
   const std::string units = host.vector_units.empty() ? "no AVX2" : join(host.vector_units, " ");
-  DoctorCheck cpu{"processor", fmt::format("{}, {} cores, {}", or_unknown(host.cpu_model), host.num_cores, units),
-                  CheckStatus::kOk, ""};
-  if (!has("avx512_bf16") && !has("amx_bf16") && !found.gpus.has_gpu_hardware()) {
+  DoctorCheck cpu{"processor", fmt::format("{}, {} cores, {}", or_unknown(host.cpu_model), host.num_cores, units)};
+  const bool has_bf16 =
+      std::ranges::any_of(host.vector_units, [](const std::string& unit) { return unit.ends_with("_bf16"); });
+  if (!has_bf16 && !found.gpus.has_gpu_hardware()) {
     cpu.status = CheckStatus::kNote;
     cpu.advice = "it has no bf16 units; precision: fp32 is faster";
   }
   checks.push_back(cpu);
-  checks.push_back(
-      {"host memory",
-       fmt::format("{}, {} available", format_bytes(host.memory_bytes), format_bytes(found.available_memory)),
-       CheckStatus::kOk, ""});
+  checks.push_back({"host memory", fmt::format("{}, {} available", format_bytes(host.memory_bytes),
+                                               format_bytes(found.available_memory))});
 }
 
 /// Returns false if nothing can be said about single GPUs.
@@ -212,8 +203,7 @@ DoctorCheck judge_gpu(const device::Gpu& gpu) {
 void judge_gpus(const device::GpuSystem& system, Checks& checks) {
   Checks gpus;
   for (const auto& gpu : system.gpus) gpus.push_back(judge_gpu(gpu));
-  const bool any_is_usable = std::any_of(gpus.begin(), gpus.end(),
-                                         [](const DoctorCheck& check) { return check.status != CheckStatus::kFailed; });
+  const bool any_is_usable = std::ranges::count(gpus, CheckStatus::kFailed, &DoctorCheck::status) < std::ssize(gpus);
   for (DoctorCheck& check : gpus) {
     // An old display card in a machine with good ones is not a failure.
     if (any_is_usable && check.status == CheckStatus::kFailed) check.status = CheckStatus::kNote;
@@ -299,12 +289,8 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
 }
 
 std::string status_text(const DoctorCheck& check) {
-  switch (check.status) {
-    case CheckStatus::kOk: return "ok";
-    case CheckStatus::kNote: return "note: " + check.advice;
-    case CheckStatus::kFailed: break;
-  }
-  return "FAILED: " + check.advice;
+  if (check.status == CheckStatus::kOk) return "ok";
+  return (check.status == CheckStatus::kNote ? "note: " : "FAILED: ") + check.advice;
 }
 
 std::string on_one_line(std::string text) {
@@ -327,31 +313,19 @@ const char* name_of(CheckStatus status) {
   return status == CheckStatus::kOk ? "ok" : status == CheckStatus::kNote ? "note" : "failed";
 }
 
-Json checks_json(const std::vector<DoctorCheck>& checks) {
-  Json list = Json::array();
-  for (const auto& check : checks) {
-    list.push_back({{"name", check.name},
-                    {"value", check.value},
-                    {"status", name_of(check.status)},
-                    {"advice", or_null(check.advice)}});
-  }
-  return list;
+Json check_json(const DoctorCheck& check) {
+  return {{"name", check.name},
+          {"value", check.value},
+          {"status", name_of(check.status)},
+          {"advice", or_null(check.advice)}};
 }
 
-const char* name_of(device::ComputeMode mode) {
-  switch (mode) {
-    case device::ComputeMode::kDefault: return "default";
-    case device::ComputeMode::kExclusiveThread: return "exclusive_thread";
-    case device::ComputeMode::kProhibited: return "prohibited";
-    case device::ComputeMode::kExclusiveProcess: break;
-  }
-  return "exclusive_process";
-}
+constexpr const char* kComputeModes[] = {"default", "exclusive_thread", "prohibited", "exclusive_process"};
 
 Json gpu_json(const device::Gpu& gpu) {
-  Json processes = Json::array();
-  for (const auto& process : gpu.processes)
-    processes.push_back({{"pid", process.pid}, {"bytes", or_null(process.bytes)}});
+  const auto process_json = [](const device::GpuProcess& process) {
+    return Json{{"pid", process.pid}, {"bytes", or_null(process.bytes)}};
+  };
   return {{"index", gpu.index},
           {"name", gpu.name},
           {"uuid", or_null(gpu.uuid)},
@@ -360,18 +334,8 @@ Json gpu_json(const device::Gpu& gpu) {
           {"multiprocessors", gpu.num_multiprocessors},
           {"total_bytes", gpu.total_bytes},
           {"free_bytes", or_null(gpu.free_bytes)},
-          {"compute_mode", name_of(gpu.compute_mode)},
-          {"processes", processes}};
-}
-
-Json peers_json(const device::GpuSystem& system) {
-  Json rows = Json::array();
-  for (const auto& row : system.peer_access) {
-    Json ways = Json::array();
-    for (const device::PeerAccess way : row) ways.push_back(device::to_string(way));
-    rows.push_back(ways);
-  }
-  return rows;
+          {"compute_mode", kComputeModes[static_cast<std::size_t>(gpu.compute_mode)]},
+          {"processes", json_list(gpu.processes, process_json)}};
 }
 
 Json disk_json(const std::optional<DiskSpeed>& disk) {
@@ -383,22 +347,20 @@ Json disk_json(const std::optional<DiskSpeed>& disk) {
           {"read_bytes_per_s", is_measured ? Json(disk->read_bytes_per_s) : Json(nullptr)}};
 }
 
-Json kernels_json(const std::vector<bench::KernelCheck>& kernels) {
-  Json list = Json::array();
-  for (const auto& kernel : kernels) {
-    list.push_back({{"name", kernel.name},
-                    {"shape", kernel.shape},
-                    {"max_error", kernel.max_error},
-                    {"tolerance", kernel.tolerance},
-                    {"own_us", kernel.own_us},
-                    {"reference_us", kernel.reference_us},
-                    {"passed", kernel.passed},
-                    {"note", or_null(kernel.note)}});
-  }
-  return list;
+Json kernel_json(const bench::KernelCheck& kernel) {
+  return {{"name", kernel.name},           {"shape", kernel.shape},       {"max_error", kernel.max_error},
+          {"tolerance", kernel.tolerance}, {"own_us", kernel.own_us},     {"reference_us", kernel.reference_us},
+          {"passed", kernel.passed},       {"note", or_null(kernel.note)}};
 }
 
 }  // namespace
+
+nlohmann::ordered_json gpu_architectures(bool has_cuda_library) {
+  Json list = Json::array();
+  std::istringstream words(has_cuda_library ? device::built_architectures_text() : "");
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
 
 std::string version_of_number(unsigned long number) {
   return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
@@ -472,8 +434,7 @@ std::vector<DoctorCheck> judge(const DoctorFindings& findings) {
 }
 
 bool has_failed(const std::vector<DoctorCheck>& checks) {
-  return std::any_of(checks.begin(), checks.end(),
-                     [](const DoctorCheck& check) { return check.status == CheckStatus::kFailed; });
+  return std::ranges::count(checks, CheckStatus::kFailed, &DoctorCheck::status) > 0;
 }
 
 std::string doctor_table(const std::vector<DoctorCheck>& checks) {
@@ -496,16 +457,16 @@ std::string doctor_table(const std::vector<DoctorCheck>& checks) {
 
 std::string doctor_json(const DoctorFindings& findings, const std::vector<DoctorCheck>& checks) {
   const device::GpuSystem& system = findings.gpus;
-  Json object = {
-      {"version", version()}, {"commit", commit()}, {"passed", !has_failed(checks)}, {"checks", checks_json(checks)}};
+  Json object = {{"version", version()},
+                 {"commit", commit()},
+                 {"passed", !has_failed(checks)},
+                 {"checks", json_list(checks, check_json)}};
   object["libtorch"] = nullptr;
   if (const auto& torch = findings.torch) {
     object["libtorch"] = {
         {"version", torch->version}, {"folder", torch->folder.string()}, {"cuda", or_null(torch->cuda)}};
   }
-  object["gpu_architectures"] = Json::array();
-  std::istringstream architectures(findings.has_cuda_library ? device::built_architectures_text() : "");
-  for (std::string name; architectures >> name;) object["gpu_architectures"].push_back(name);
+  object["gpu_architectures"] = gpu_architectures(findings.has_cuda_library);
   object["host"] = {{"cpu", or_null(findings.host.cpu_model)},
                     {"cores", findings.host.num_cores},
                     {"vector_units", findings.host.vector_units},
@@ -515,14 +476,15 @@ std::string doctor_json(const DoctorFindings& findings, const std::vector<Doctor
                       {"cuda_version", system.cuda_version},
                       {"init_error", or_null(system.init_error)},
                       {"device_nodes", system.device_nodes}};
-  object["gpus"] = Json::array();
-  for (const auto& gpu : system.gpus) object["gpus"].push_back(gpu_json(gpu));
-  object["peer_access"] = peers_json(system);
+  object["gpus"] = json_list(system.gpus, gpu_json);
+  object["peer_access"] = json_list(system.peer_access, [](const auto& row) {
+    return json_list(row, [](device::PeerAccess way) { return device::to_string(way); });
+  });
   object["libraries"] = Json::object();
   for (const auto& library : findings.libraries) object["libraries"][library.name] = or_null(library.version);
   object["disk"] = disk_json(findings.disk);
   object["kernels_place"] = or_null(findings.kernels_place);
-  object["kernels"] = kernels_json(findings.kernels);
+  object["kernels"] = json_list(findings.kernels, kernel_json);
   return to_line(object) + "\n";
 }
 

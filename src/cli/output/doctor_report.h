@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct LibraryVersion {
 /// NCCL, cuDNN and cuBLASLt, loaded from torch's neighbouring wheels, else from where the system's loader finds them.
 /// They stay loaded. Empty for a CPU build of torch, which needs none.
 std::vector<LibraryVersion> library_versions(const TorchInstallation& torch);
+
+/// The architectures of our CUDA code, an array of texts.
+nlohmann::ordered_json gpu_architectures(bool has_cuda_library);
 
 /// 22809 -> "2.28.9": the version scheme of all three.
 std::string version_of_number(unsigned long number);

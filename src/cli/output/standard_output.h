@@ -43,6 +43,13 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+/// An array of what `write` makes of each item.
+nlohmann::ordered_json json_list(const auto& items, const auto& write) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& item : items) list.push_back(write(item));
+  return list;
+}
+
 /// One line. Bytes that are not UTF-8 become U+FFFD.
 inline std::string to_line(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
