@@ -18,6 +18,7 @@
 #include "lora_train/base/version.h"
 #include "lora_train/convert/convert.h"
 #include "lora_train/device/gpu.h"
+#include "output/doctor_report.h"
 #include "output/standard_output.h"
 
 namespace lora_train::cli {
@@ -42,20 +43,13 @@ Found look() {
 
 bool has_cuda_library() { return std::filesystem::exists(device::cuda_library_file()); }
 
-nlohmann::ordered_json architectures() {
-  auto list = nlohmann::ordered_json::array();
-  std::istringstream words(has_cuda_library() ? device::built_architectures_text() : "");
-  for (std::string word; words >> word;) list.push_back(word);
-  return list;
-}
-
 std::string as_json(const Found& found) {
   const nlohmann::ordered_json line = {{"version", version()},
                                        {"commit", commit()},
                                        {"libtorch", or_null(found.torch.version)},
                                        {"libtorch_folder", or_null(found.torch.folder.string())},
                                        {"cuda", or_null(found.torch.cuda)},
-                                       {"gpu_architectures", architectures()},
+                                       {"gpu_architectures", gpu_architectures(has_cuda_library())},
                                        {"engine", or_null(found.engine)},
                                        {"problem", or_null(found.problem)}};
   return to_line(line) + "\n";
@@ -83,21 +77,11 @@ std::string version_text(bool json) {
 /// Messages quote file contents: no control character reaches the terminal, and no line is endless.
 std::string readable(const std::string& text) {
   constexpr std::size_t kLongestLine = 4000;
-  const std::string valid = repair_utf8(text);
+  std::istringstream lines(text);
   std::string out;
-  std::size_t line_bytes = 0;
-  for (std::size_t at = 0; at < valid.size();) {
-    const Utf8Char c = utf8_char(valid, at);
-    const bool is_control = c.code_point < 0x20 || (c.code_point >= 0x7F && c.code_point < 0xA0);
-    if (c.code_point == '\n') {
-      out += '\n';
-      line_bytes = 0;
-    } else if (line_bytes <= kLongestLine) {
-      out += is_control ? "?" : valid.substr(at, c.length);
-      line_bytes += c.length;
-      if (line_bytes > kLongestLine) out += "...";
-    }
-    at += c.length;
+  for (std::string line; std::getline(lines, line);) {
+    out += (out.empty() ? "" : "\n") + visible_text(line.substr(0, kLongestLine));
+    if (line.size() > kLongestLine) out += "...";
   }
   return out;
 }
@@ -130,38 +114,40 @@ int report_current_exception(bool json) noexcept {
 struct ForeignCommand {
   std::vector<const char*> names;
   const char* owner;
-  const char* instead;  ///< FILE: the file on the command line; MERGE: the command that merges what it names
+  const char*
+      instead;  ///< a format of {file}, the file on the command line, and {merge}, the line that merges what it names
 };
 
 const std::vector<ForeignCommand>& foreign_commands() {
   constexpr const char* kPreference =
       "preference training, reward models and reinforcement learning are not supported. To train on the chosen "
-      "answers: lora-train convert FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
+      "answers: lora-train convert {file} --allow-refused --output my.yaml, then lora-train train my.yaml";
   constexpr const char* kServe =
       "lora-train serve --adapter mine=RUN is an OpenAI-compatible server to try a result; for many users, vllm serve "
       "MODEL --enable-lora --lora-modules mine=RUN/adapter";
   static const std::vector<ForeignCommand> table = {
       {{"sft"},
        "TRL",
-       "lora-train train FILE trains; lora-train convert FILE --output my.yaml makes a profile from a TRL config"},
-      {{"lora", "finetune", "fine-tune"}, "other tools", "lora-train train FILE trains"},
+       "lora-train train {file} trains; lora-train convert {file} --output my.yaml makes a profile from a TRL config"},
+      {{"lora", "finetune", "fine-tune"}, "other tools", "lora-train train {file} trains"},
       {{"dpo", "kto", "grpo", "rloo", "ppo", "reward", "orpo"}, "TRL", kPreference},
       {{"vllm-serve"}, "TRL and Axolotl", kServe},
       {{"api"}, "LLaMA-Factory", kServe},
       {{"webui", "webchat"},
        "LLaMA-Factory",
-       "there is no web interface: lora-train train FILE trains, report.html in its folder has the curves, and "
+       "there is no web interface: lora-train train {file} trains, report.html in its folder has the curves, and "
        "lora-train chat --adapter RUN talks to the result"},
       {{"preprocess"},
        "Axolotl",
-       "lora-train tokenize FILE --show 3 fills the token cache and shows examples, and lora-train check FILE checks "
+       "lora-train tokenize {file} --show 3 fills the token cache and shows examples, and lora-train check {file} "
+       "checks "
        "the profile; train needs neither"},
       {{"inference", "infer", "predict"},
        "other tools",
        "lora-train generate --adapter RUN --prompt TEXT answers, and lora-train chat --adapter RUN talks"},
-      {{"merge-lora", "merge_lora", "fuse"}, "Axolotl and mlx-lm", "MERGE"},
+      {{"merge-lora", "merge_lora", "fuse"}, "Axolotl and mlx-lm", "{merge}"},
       {{"merge-sharded-fsdp-weights"}, "Axolotl", "no checkpoint is sharded, so there is nothing to do"},
-      {{"evaluate", "lm-eval"}, "Axolotl", "lora-train eval FILE --adapter RUN measures an adapter"},
+      {{"evaluate", "lm-eval"}, "Axolotl", "lora-train eval {file} --adapter RUN measures an adapter"},
       {{"fetch"}, "Axolotl", "lora-train check --list names the profiles that are here already"},
       {{"config-schema"}, "Axolotl", "lora-train check --schema prints the schema"},
       {{"env"},
@@ -170,12 +156,6 @@ const std::vector<ForeignCommand>& foreign_commands() {
       {{"version"}, "LLaMA-Factory and Axolotl", "lora-train --version"},
   };
   return table;
-}
-
-std::string replaced(std::string text, const std::string& word, const std::string& by) {
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size()))
-    text.replace(at, word.size(), by);
-  return text;
 }
 
 /// For a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in
@@ -187,23 +167,19 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   if (found == foreign_commands().end()) return {};
   const auto file = std::ranges::find_if(arguments, is_configuration);
   const std::string given = file == arguments.end() ? "" : *file;
-  std::string text = fmt::format("is a command of {}. Here {}.", found->owner, found->instead);
-  text = replaced(text, "MERGE", merge_line(given));
-  return given.empty() ? text : replaced(text, "FILE", shell_line({given}));
+  const std::string instead =
+      fmt::format(fmt::runtime(found->instead), fmt::arg("file", given.empty() ? "FILE" : shell_line({given})),
+                  fmt::arg("merge", merge_line(given)));
+  return fmt::format("is a command of {}. Here {}.", found->owner, instead);
 }
 
-/// Throws ConfigError if `arguments` name a configuration file for a command that takes one only in another tool
+/// Throws ConfigError if `arguments` begin with a configuration file for a command that takes one only in another tool
 /// (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
 void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
-  if (command != "merge" && command != "export") return;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_value = i > 0 && arguments[i - 1].starts_with("-") && arguments[i - 1] != "--config" &&
-                          arguments[i - 1] != "--profile" && arguments[i - 1].find('=') == std::string::npos;
-    if (!is_configuration(arguments[i]) || is_value) continue;
-    throw ConfigError(
-        arguments[i], "lora-train {} takes flags, not a file. {}{}.", command,
-        command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ", merge_line(arguments[i]));
-  }
+  if ((command != "merge" && command != "export") || arguments.empty() || !is_configuration(arguments.front())) return;
+  throw ConfigError(
+      arguments.front(), "lora-train {} takes flags, not a file. {}{}.", command,
+      command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ", merge_line(arguments.front()));
 }
 
 const Command& find_command(const Invocation& invocation) {
