@@ -1,5 +1,7 @@
 #include "token_commands.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -156,7 +158,7 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
   const auto folder = storage::resolve_model(profile.model.path).folder;
   auto config = read_config(folder);
   const auto tokenizer =
-      open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr).tokenizer;
+      open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr);
   const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
   data::DataContext context{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template.get(),
@@ -189,14 +191,16 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   std::optional<long long> step;
-  parser.add("--show", num_shown, "N", "print text, ids and trained tokens (green) of the first N examples");
-  parser.add("--step", step, "K",
-             "print file:line of the examples in optimizer step K; with --show, also their text and ids");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  parser.add_integer("--show", num_shown, 0, kMost,
+                     "print text, ids and trained tokens (green) of the first N examples");
+  parser
+      .add_integer("--step", step, 1, kMost,
+                   "print file:line of the examples in optimizer step K; with --show, also their text and ids")
+      ->type_name("K");
   parser.add_list("--text", texts, "TEXT", "print the token ids of this text; repeatable");
   parser.add_list("--jsonl", files, "FILE", "print the token ids of each {\"text\": ...} line; repeatable");
   if (!parser.parse(arguments)) return 0;
-  if (num_shown < 0) parser.refuse("--show", "must not be negative.");
-  if (step && *step < 1) parser.refuse("--step", "steps count from 1.");
 
   const bool wants_texts = !texts.empty() || !files.empty();
   ProfileSources sources = flags.sources();
@@ -206,7 +210,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
 
   const Profile& profile = loaded.profile;
   const auto folder = storage::resolve_model(profile.model.path).folder;
-  auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
+  auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter);
   if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // load() reports what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
@@ -220,27 +224,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string time_text(std::int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm local{};
-  ::localtime_r(&time, &local);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
-  return text;
-}
-
 void list(const fs::path& folder, bool json) {
   const std::vector<data::CachedTable> tables = data::list_token_tables(folder);
   std::uint64_t total = 0;
   for (const data::CachedTable& table : tables) {
     total += table.num_bytes;
-    print_json_or_text(json,
-                       {{"file", table.file.string()},
-                        {"num_bytes", table.num_bytes},
-                        {"last_used", table.last_used},
-                        {"is_in_use", table.is_in_use}},
-                       fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), format_bytes(table.num_bytes),
-                                   table.file.filename().string(), table.is_in_use ? "  in use" : ""));
+    print_json_or_text(
+        json,
+        {{"file", table.file.string()},
+         {"num_bytes", table.num_bytes},
+         {"last_used", table.last_used},
+         {"is_in_use", table.is_in_use}},
+        fmt::format("{:%Y-%m-%d %H:%M}  {:>10}  {}{}", fmt::localtime(table.last_used), format_bytes(table.num_bytes),
+                    table.file.filename().string(), table.is_in_use ? "  in use" : ""));
   }
   if (json) return;
   const std::uint64_t limit = data::token_cache_limit();

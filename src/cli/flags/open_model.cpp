@@ -10,6 +10,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/model_tokenizer.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/run_folder/checkpoint.h"
@@ -161,7 +162,7 @@ ModelFolders open_model_folders(const ModelSection& section, const std::string& 
   if (!adapter.empty()) check_adapter_base(adapter, model, allow_other_base);
   ModelSection used = section;
   if (adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
-  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config).tokenizer;
+  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config);
   if (!folders.tokenizer) folders.tokenizer = tokenizer::Tokenizer::load(folders.model);  // says what is missing
   const bool has_own = !adapter.empty() && std::filesystem::exists(folders.adapter / "chat_template.jinja");
   folders.chat_template =
@@ -169,39 +170,38 @@ ModelFolders open_model_folders(const ModelSection& section, const std::string& 
   return folders;
 }
 
-RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
-                            const std::filesystem::path& adapter, model::ModelConfig* config) {
+std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
+                                                     const std::filesystem::path& adapter, model::ModelConfig* config) {
   std::vector<std::int64_t> trained_ids;
   if (!adapter.empty()) {
     const lora::AdapterConfig read = lora::read_adapter_config(adapter);
     trained_ids = read.token_rows.ids();
     if (config != nullptr) lora::token_rows_of(read, adapter, *config);
   }
-  RunTokenizer opened;
-  opened.tokenizer = data::load_tokenizer(section, lora::tokenizer_folder(model, adapter), trained_ids);
-  if (opened.tokenizer) warn_of_unknown_ids(trained_ids, adapter, *opened.tokenizer);
-  if (opened.tokenizer) opened.new_rows = data::new_rows(section, *opened.tokenizer, trained_ids);
-  if (config == nullptr) return opened;
-  for (const data::NewRow& row : opened.new_rows) model::make_room(row.id + 1, *config);
-  return opened;
+  auto tokenizer = data::load_tokenizer(section, lora::tokenizer_folder(model, adapter), trained_ids);
+  if (!tokenizer) return nullptr;
+  warn_of_unknown_ids(trained_ids, adapter, *tokenizer);
+  for (const data::NewRow& row : data::new_rows(section, *tokenizer, trained_ids)) {
+    if (config != nullptr) model::make_room(row.id + 1, *config);
+  }
+  return tokenizer;
 }
 
 namespace {
 
 /// Removes runs that failed before they wrote a profile, and names them. If all failed, keeps them.
 void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& runs) {
+  const auto has_failed = [](const fs::path& run) {
+    return fs::exists(run / storage::kSummaryFile) && !fs::exists(run / storage::kProfileFile);
+  };
+  if (runs == std::vector<fs::path>{folder} || std::ranges::all_of(runs, has_failed)) return;
   std::vector<std::string> left_out;
-  std::vector<fs::path> others;
   for (const fs::path& run : runs) {
-    if (fs::exists(run / storage::kSummaryFile) && !fs::exists(run / storage::kProfileFile)) {
-      left_out.push_back(run.string());
-    } else {
-      others.push_back(run);
-    }
+    if (has_failed(run)) left_out.push_back(run.string());
   }
-  if (left_out.empty() || others.empty() || runs == std::vector<fs::path>{folder}) return;
+  if (left_out.empty()) return;
   log_info("left out: {}, which ended before step 1; name one to see why", join(left_out));
-  runs = std::move(others);
+  std::erase_if(runs, has_failed);
 }
 
 }  // namespace
@@ -209,15 +209,13 @@ void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& r
 std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
   std::vector<fs::path> runs;
   std::vector<std::string> empty;
+  std::set<fs::path> seen;
   for (const auto& name : names) {
     std::vector<fs::path> found = report::find_runs(name);
     leave_out_failed_starts(name, found);
     if (found.empty()) empty.push_back(name);
     for (const auto& run : found) {
-      const bool is_there = std::any_of(runs.begin(), runs.end(), [&](const fs::path& other) {
-        return fs::weakly_canonical(other) == fs::weakly_canonical(run);
-      });
-      if (!is_there) runs.push_back(run);
+      if (seen.insert(fs::weakly_canonical(run)).second) runs.push_back(run);
     }
   }
   for (const auto& name : empty) {

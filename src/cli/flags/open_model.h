@@ -9,7 +9,6 @@
 #include "flags/command_line.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/load.h"
-#include "lora_train/data/model_tokenizer.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/safetensors.h"
@@ -72,15 +71,12 @@ struct ModelFolders {
 /// Refuses an adapter trained on another base, unless that is allowed. Throws what reading the files throws.
 ModelFolders open_model_folders(const ModelSection& section, const std::string& adapter, bool allow_other_base);
 
-struct RunTokenizer {
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< knows add_tokens; null if there is none
-  std::vector<data::NewRow> new_rows;
-};
-
-/// `adapter`: init_adapter, or the adapter in use; may be empty. If given, `config` gets room for the rows of the
-/// adapter and the new ones. Throws what data::load_tokenizer, data::new_rows and lora::read_adapter_config throw.
-RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
-                            const std::filesystem::path& adapter, model::ModelConfig* config = nullptr);
+/// A tokenizer that knows add_tokens; null if there is none. `adapter`: init_adapter, or the adapter in use; may be
+/// empty. If given, `config` gets room for the rows of the adapter and the new ones. Throws what data::load_tokenizer,
+/// data::new_rows and lora::read_adapter_config throw.
+std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
+                                                     const std::filesystem::path& adapter,
+                                                     model::ModelConfig* config = nullptr);
 
 /// Each name is the output_dir of a run, or a folder of such folders; returns every run once, in this order. Warns
 /// about a folder without runs. Throws ConfigError if none has any.

@@ -84,10 +84,10 @@ class InputChecker {
     ModelSection section = profile_.model;
     if (findings_.is_wrong("add_tokens") || findings_.is_wrong("token_init")) section.add_tokens.clear();
     if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
-      attempt(model, [&] { opened_ = open_tokenizer(section, folder, starts_from); });
+      attempt(model, [&] { tokenizer_ = open_tokenizer(section, folder, starts_from); });
       const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
-      if (opened_.tokenizer && has_all)
-        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened_.tokenizer); });
+      if (tokenizer_ && has_all)
+        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer_); });
       is_model_read_ = what_.reads_all && has_all && !failed_.contains("model") && !failed_.contains("chat_template");
     }
     if (config) check_against(*config, folder);
@@ -97,17 +97,7 @@ class InputChecker {
   fs::path find_model() {
     fs::path folder;
     const std::string& path = profile_.model.path;
-    const auto resolve = [&] { folder = storage::resolve_model(path).folder; };
-    if (path.empty()) return folder;
-    if (!what_.is_shipped) {
-      attempt({"model", path}, resolve);
-      return folder;
-    }
-    try {
-      resolve();
-    } catch (const FormatError& error) {
-      log_warning("model: " + std::string(error.what()));
-    }
+    if (!path.empty()) attempt_here({"model", path}, [&] { folder = storage::resolve_model(path).folder; });
     return folder;
   }
 
@@ -141,7 +131,7 @@ class InputChecker {
       if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
       attempt({key, path, entry}, [&] {
         const data::FirstExamples examples =
-            data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
+            data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, tokenizer_.get(),
                                                     chat_template_.get(), profile_.data.loss_on, is_model_read_});
         log_info("{} {}: {} ({}), {} checked", entry, path, to_string(examples.type), examples.reason,
                  count_of(examples.num_examples, "example"));
@@ -158,20 +148,13 @@ class InputChecker {
     if (!what_.is_shipped) {
       check_datasets("eval_tasks", specs);
     } else {
-      for (const DatasetSpec& spec : specs) warn_if_absent(spec);
+      for (const DatasetSpec& spec : specs)
+        attempt_here({"eval_tasks", ""}, [&] { data::dataset_files(spec, data::DatasetUse::kEvaluation); });
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string key = fmt::format("eval_tasks[{}].regex", i);
       const std::string& regex = profile_.tasks.eval_tasks[i].regex;
       if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
-    }
-  }
-
-  static void warn_if_absent(const DatasetSpec& spec) {
-    try {
-      data::dataset_files(spec, data::DatasetUse::kEvaluation);
-    } catch (const Error& error) {
-      log_warning("eval_tasks: " + std::string(error.what()));
     }
   }
 
@@ -210,6 +193,17 @@ class InputChecker {
     }
   }
 
+  /// The same for a file that this machine needs only if the profile is not one of ours, made for others.
+  template <class Action>
+  void attempt_here(const Named& named, const Action& action) {
+    if (!what_.is_shipped) return attempt(named, action);
+    try {
+      action();
+    } catch (const Error& error) {
+      log_warning("{}: {}", named.key, error.what());
+    }
+  }
+
   /// A mistake inside a file or folder is placed there; a missing one, at the key that names it.
   void add(const Named& named, const ErrorReport& report) {
     const Place place = place_of(named.key);
@@ -240,7 +234,7 @@ class InputChecker {
   const Profile& profile_;
   const InputCheck what_;
   Findings& findings_;
-  RunTokenizer opened_;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
   bool is_model_read_ = false;    ///< examples can be encoded as the run will
   std::set<std::string> failed_;  ///< labels of attempts that threw
