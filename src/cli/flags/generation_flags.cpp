@@ -18,71 +18,48 @@ namespace {
 
 using nlohmann::json;
 
-struct Refused {
-  const char* key;
-  double neutral;
-};
-
 /// Keys that change the generated text, with the value that does not.
-constexpr Refused kRefused[] = {{"repetition_penalty", 1},   {"num_beams", 1},     {"typical_p", 1},
-                                {"no_repeat_ngram_size", 0}, {"penalty_alpha", 0}, {"diversity_penalty", 0},
-                                {"epsilon_cutoff", 0},       {"eta_cutoff", 0}};
+constexpr std::pair<const char*, double> kRefused[] = {
+    {"repetition_penalty", 1}, {"num_beams", 1},         {"typical_p", 1},      {"no_repeat_ngram_size", 0},
+    {"penalty_alpha", 0},      {"diversity_penalty", 0}, {"epsilon_cutoff", 0}, {"eta_cutoff", 0}};
 
-class GenerationConfig {
- public:
-  explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / storage::kGenerationFile) {
-    if (!std::filesystem::exists(path_)) {
-      throw ConfigError("--generation-config", "there is no {}. Leave the flag out: greedy is the default.",
-                        path_.string());
-    }
-    json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
-    if (!json_.is_object()) throw FormatError(path_.string(), "is not a JSON object");
-    for (const Refused& refused : kRefused) {
-      const auto value = number(refused.key);
-      if (value && *value != refused.neutral) {
-        throw ConfigError("--generation-config",
-                          "{} asks for {}: {}, which is not supported. Leave the flag out, and give --temperature, "
-                          "--top-p and --top-k instead.",
-                          path_.string(), refused.key, json_[refused.key].dump());
-      }
-    }
+/// generation_config.json. transformers samples only if the file says so, with defaults 1.0, 1.0 and 50.
+SamplingOptions read_generation_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / storage::kGenerationFile;
+  if (!std::filesystem::exists(path)) {
+    throw ConfigError("--generation-config", "there is no {}. Leave the flag out: greedy is the default.",
+                      path.string());
   }
-
-  std::optional<double> number(const char* key) const {
-    const auto found = json_.find(key);
-    if (found == json_.end() || found->is_null()) return std::nullopt;
-    if (!found->is_number()) refuse(key, "a number");
-    return found->get<double>();
+  const json file = json::parse(storage::read_model_text(path), nullptr, /*allow_exceptions=*/false);
+  if (!file.is_object()) throw FormatError(path.string(), "is not a JSON object");
+  const auto refuse = [&](const std::string& key, const std::string& expected) {
+    throw FormatError(fmt::format("{}: {}", path.string(), key), "is {}; expected {}",
+                      file[key].dump(-1, ' ', true, json::error_handler_t::replace), expected);
+  };
+  const auto number = [&](const char* key) -> std::optional<double> {
+    const json value = file.value(key, json());
+    if (value.is_null()) return std::nullopt;
+    if (!value.is_number()) refuse(key, "a number");
+    return value.get<double>();
+  };
+  for (const auto& [key, neutral] : kRefused) {
+    if (number(key).value_or(neutral) == neutral) continue;
+    throw ConfigError("--generation-config",
+                      "{} asks for {}: {}, which is not supported. Leave the flag out, and give --temperature, --top-p "
+                      "and --top-k instead.",
+                      path.string(), key, file[key].dump());
   }
-
-  bool is_sampling() const {
-    const auto found = json_.find("do_sample");
-    if (found == json_.end() || found->is_null()) return false;
-    if (!found->is_boolean()) refuse("do_sample", "true or false");
-    return found->get<bool>();
-  }
-
-  /// transformers samples only if the file says so, with defaults 1.0, 1.0 and 50.
-  SamplingOptions options() const {
-    if (!is_sampling()) return {};
-    SamplingOptions options{.temperature = 1, .top_k = 50};
-    for_each_sampling_option([&](const char* key, auto member, const SamplingRange& range) {
-      const auto value = number(key);
-      if (value && !range.holds(*value)) refuse(key, range.expected);
-      if (value) options.*member = static_cast<std::remove_reference_t<decltype(options.*member)>>(*value);
-    });
-    return options;
-  }
-
- private:
-  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
-    throw FormatError(fmt::format("{}: {}", path_.string(), key), "is {}; expected {}",
-                      json_[key].dump(-1, ' ', true, json::error_handler_t::replace), expected);
-  }
-
-  std::filesystem::path path_;
-  json json_;
-};
+  const json samples = file.value("do_sample", json());
+  if (!samples.is_null() && !samples.is_boolean()) refuse("do_sample", "true or false");
+  if (samples != true) return {};
+  SamplingOptions options{.temperature = 1, .top_k = 50};
+  for_each_sampling_option([&](const char* key, auto member, const SamplingRange& range) {
+    const auto value = number(key);
+    if (value && !range.holds(*value)) refuse(key, range.expected);
+    if (value) options.*member = static_cast<std::remove_reference_t<decltype(options.*member)>>(*value);
+  });
+  return options;
+}
 
 using Json = nlohmann::ordered_json;
 
@@ -114,7 +91,7 @@ SamplingFlags::SamplingFlags(CommandParser& parser) {
 
 SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::filesystem::path& model_folder) const {
   SamplingOptions options;
-  if (use_generation_config_) options = GenerationConfig(model_folder).options();
+  if (use_generation_config_) options = read_generation_config(model_folder);
   options.temperature = temperature_.value_or(options.temperature);
   options.top_p = top_p_.value_or(options.top_p);
   options.top_k = top_k_.value_or(options.top_k);
