@@ -78,13 +78,6 @@ std::string name_of_base(const std::string& path) {
   return fs::weakly_canonical(path).filename().string();
 }
 
-/// A served model, with the files that its requests need.
-struct Servable {
-  std::string name;
-  ModelFolders folders;
-  std::optional<std::int64_t> adapter;
-};
-
 /// The served models, and what the engine loads for them.
 class Serving {
  public:
@@ -113,22 +106,7 @@ class Serving {
 
   const evaluate::GenerateRequest& request() const { return request_; }
 
-  std::vector<std::string> names() const {
-    std::vector<std::string> list;
-    for (const Servable& model : models_) list.push_back(model.name);
-    return list;
-  }
-
-  std::vector<serve::ServedModel> models() const {
-    std::vector<serve::ServedModel> list;
-    for (const auto& [name, folders, adapter] : models_) {
-      const auto* const chat_template = folders.chat_template.get();
-      list.push_back(
-          {name, folders.tokenizer.get(), chat_template, tokenizer::stop_token_ids(*folders.tokenizer, chat_template),
-           std::max(static_cast<std::int32_t>(folders.config.vocab_size), folders.tokenizer->vocab_size()), adapter});
-    }
-    return list;
-  }
+  const std::vector<serve::ServedModel>& models() const { return models_; }
 
  private:
   /// True if the only adapter has trained token rows, which requests for other models could not leave out.
@@ -145,16 +123,21 @@ class Serving {
   }
 
   void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> adapter) {
-    const std::vector<std::string> taken = names();
-    if (std::find(taken.begin(), taken.end(), name) != taken.end()) {
+    if (std::ranges::count(models_, name, &serve::ServedModel::name) > 0) {
       parser_.refuse("--adapter", fmt::format("two models have the name \"{}\"; give NAME=DIR.", name));
     }
-    models_.push_back({name, std::move(folders), adapter});
+    const auto* const tokenizer = folders.tokenizer.get();
+    const auto* const chat_template = folders.chat_template.get();
+    const auto vocab_size = std::max(static_cast<std::int32_t>(folders.config.vocab_size), tokenizer->vocab_size());
+    models_.push_back(
+        {name, tokenizer, chat_template, tokenizer::stop_token_ids(*tokenizer, chat_template), vocab_size, adapter});
+    folders_.push_back(std::move(folders));
   }
 
   const CommandParser& parser_;
   evaluate::GenerateRequest request_;
-  std::vector<Servable> models_;
+  std::vector<serve::ServedModel> models_;
+  std::vector<ModelFolders> folders_;  ///< the files that requests for them need
 };
 
 std::string key_from_environment() {
@@ -190,7 +173,7 @@ void announce(const std::string& url, const std::vector<serve::ServedModel>& mod
 /// From the loaded weights to the last answer.
 void run_server(const Serving& serving, const serve::ListeningSocket& socket, const ServeFlags& flags, bool as_json) {
   const std::string key = key_from_environment();
-  const std::vector<serve::ServedModel> models = serving.models();
+  const std::vector<serve::ServedModel>& models = serving.models();
   serve::RequestBoard board(flags.queue);
   serve::Service service({models, key, flags.max_new_tokens}, board);
   serve::HttpServer server(service, socket);
