@@ -4,6 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <limits>
+#include <sstream>
 #include <vector>
 
 #include "lora_train/base/error.h"
@@ -73,31 +75,26 @@ namespace {
 constexpr std::string_view kBetween = " | ";
 constexpr int kNarrowestColumn = 20;
 
-int columns_of(std::string_view text) {
+struct Fitting {
+  std::size_t bytes = 0;
   int columns = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(text, at);
-    columns += std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c.code_point)));
-    at += std::max<std::size_t>(c.length, 1);
-  }
-  return columns;
-}
+};
 
 /// How much of the text fits, at least one character.
-std::size_t fitting(std::string_view text, int width) {
-  std::size_t at = 0;
-  for (int columns = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(text, at);
-    columns += std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c.code_point)));
-    if (columns > width && at > 0) break;
-    at += std::max<std::size_t>(c.length, 1);
+Fitting fitting(std::string_view text, int width) {
+  Fitting found;
+  while (found.bytes < text.size()) {
+    const Utf8Char c = utf8_char(text, found.bytes);
+    const int columns = std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c.code_point)));
+    if (found.columns + columns > width && found.bytes > 0) break;
+    found.columns += columns;
+    found.bytes += std::max<std::size_t>(c.length, 1);
   }
-  return at;
+  return found;
 }
 
 void wrap_line(std::string_view line, int width, std::vector<std::string>& out) {
-  while (columns_of(line) > width) {
-    const std::size_t end = fitting(line, width);
+  for (std::size_t end = 0; (end = fitting(line, width).bytes) < line.size();) {
     const std::size_t space = line.substr(0, end + 1).rfind(' ');
     const bool at_word = space != std::string_view::npos && space > 0;
     out.emplace_back(line.substr(0, at_word ? space : end));
@@ -106,18 +103,17 @@ void wrap_line(std::string_view line, int width, std::vector<std::string>& out) 
   out.emplace_back(line);
 }
 
-std::vector<std::string> wrapped(std::string_view text, int width) {
+std::vector<std::string> wrapped(const std::string& text, int width) {
   std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    wrap_line(text.substr(begin, end - begin), width, lines);
-    begin = end + 1;
-  }
+  std::istringstream given(text + "\n");
+  for (std::string line; std::getline(given, line);) wrap_line(line, width, lines);
   return lines;
 }
 
 std::string padded(const std::string& text, int width) {
-  return text + std::string(static_cast<std::size_t>(std::max(0, width - columns_of(text))), ' ');
+  return text + std::string(static_cast<std::size_t>(
+                                std::max(0, width - fitting(text, std::numeric_limits<int>::max()).columns)),
+                            ' ');
 }
 
 }  // namespace
