@@ -9,19 +9,13 @@
 #include "lora_train/run/run_training.h"
 #include "lora_train_build_id.h"
 
-namespace {
-
-std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
-
-}  // namespace
-
 extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 
 extern "C" const lora_train::cli::EngineApi* lora_train_engine() {
   using namespace lora_train;
   static const cli::EngineApi api = {.train = &run::run_training,
                                      .evaluate = &evaluate::run_evaluation,
-                                     .torch_version = &torch_version,
+                                     .torch_version = [] { return std::string(LORA_TRAIN_TORCH_VERSION); },
                                      .check_kernels = &bench::check_kernels,
                                      .generate = &evaluate::run_generation,
                                      .answer_turns = &evaluate::answer_turns,

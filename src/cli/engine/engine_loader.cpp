@@ -1,6 +1,7 @@
 #include "engine_loader.h"
 
 #include <cstdlib>
+#include <regex>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -21,17 +22,9 @@ constexpr const char* kWhatToDo =
 
 // The value of `name = '...'` or `name: type = '...'` at the start of a line; empty for None.
 std::string python_string(const std::string& source, const std::string& name) {
-  for (std::size_t begin = 0; begin < source.size();) {
-    const std::size_t end = std::min(source.find('\n', begin), source.size());
-    const std::string line = source.substr(begin, end - begin);
-    begin = end + 1;
-    const char next = line.size() > name.size() ? line[name.size()] : '\0';
-    if (!line.starts_with(name) || (next != ' ' && next != ':' && next != '=')) continue;
-    const std::size_t open = line.find_first_of("'\"", line.find('='));
-    if (open == std::string::npos) continue;
-    return line.substr(open + 1, line.find(line[open], open + 1) - open - 1);
-  }
-  return {};
+  const std::regex assignment("(^|\n)" + name + R"re(( *:[^=\n]*)? *= *['"]([^'"\n]*))re");
+  std::smatch found;
+  return std::regex_search(source, found, assignment) ? found[3].str() : "";
 }
 
 // Takes a folder if its torch is of the required series; otherwise notes its version.
