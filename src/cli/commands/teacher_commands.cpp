@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
@@ -95,12 +96,8 @@ void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags,
   if (flags.filters.agree > flags.job.samples) parser.refuse("--agree", "needs at least as many --samples.");
   if (!flags.filters.agree_on.empty() && flags.filters.agree == 0) parser.refuse("--agree-on", "needs --agree N.");
   if (refusals.drop) flags.filters.refusal_phrases = teach::usual_refusals();
-  const std::string phrases = text_of_file(parser, "--refusal-phrases", refusals.file);
-  for (std::size_t begin = 0; begin < phrases.size();) {
-    const std::size_t end = std::min(phrases.find('\n', begin), phrases.size());
-    flags.filters.refusal_phrases.push_back(phrases.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::istringstream phrases(text_of_file(parser, "--refusal-phrases", refusals.file));
+  for (std::string phrase; std::getline(phrases, phrase);) flags.filters.refusal_phrases.push_back(phrase);
 }
 
 /// A model on this machine, with or without an adapter.

@@ -37,17 +37,10 @@ std::string operating_system() {
   return ::uname(&system) == 0 ? fmt::format("{} {}", system.sysname, system.release) : "";
 }
 
-/// "my.yaml" for "my.yaml:3"; empty if no line of a file set the key.
-std::string file_of(const std::string& origin) {
-  const std::size_t colon = origin.rfind(':');
-  const bool is_place = colon != std::string::npos && colon + 1 < origin.size() &&
-                        origin.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-  return is_place ? origin.substr(0, colon) : "";
-}
-
-bool is_shipped(const std::string& file) {
+/// True for a line of a shipped profile.
+bool is_shipped(const Place& place) {
   std::error_code code;
-  return !file.empty() && fs::equivalent(fs::path(file).parent_path(), program_folder() / "configs", code);
+  return place.line > 0 && fs::equivalent(fs::path(place.file).parent_path(), program_folder() / "configs", code);
 }
 
 /// The shipped profiles' values of keys that the profile overrides.
@@ -82,9 +75,9 @@ report::Provenance provenance_of(const LoadedProfile& loaded, const std::vector<
   for (const auto& [key, origin] : loaded.origin) {
     if (origin == "default") continue;
     provenance.set_by.emplace_back(key, origin);
-    const std::string file = file_of(origin);
+    const Place place = parse_place(origin);
     std::vector<std::string>& bases = provenance.base_files;
-    if (is_shipped(file) && std::find(bases.begin(), bases.end(), file) == bases.end()) bases.push_back(file);
+    if (is_shipped(place) && std::ranges::count(bases, place.file) == 0) bases.push_back(place.file);
   }
   provenance.base_values = base_values(provenance.base_files, loaded.profile);
   return provenance;

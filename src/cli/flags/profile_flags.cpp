@@ -27,16 +27,6 @@ std::string in_short(const std::string& setting) {
   return setting.size() <= kLongest ? setting : setting.substr(0, setting.find('=')) + "=...";
 }
 
-/// A table that cannot be read only costs a warning.
-std::vector<device::GpuFacts> known_gpus() {
-  try {
-    return shipped_gpus();
-  } catch (const Error& error) {
-    log_warning(std::string("target_gpu is not checked: ") + error.what());
-    return {};
-  }
-}
-
 launch::LocalRanks this_program(const std::vector<std::string>& arguments, int num_ranks) {
   launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string()}, num_ranks};
   ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
@@ -112,10 +102,7 @@ ProfileSources ProfileFlags::sources() const {
   sources.shipped = {program_folder() / "configs"};
   sources.tool_of_key = tool_of_key;
   refuse_split_lists(sources);
-  sources.why_not_gpu = [](const std::string& name) {
-    const std::vector<device::GpuFacts> table = known_gpus();
-    return table.empty() ? std::string() : device::why_not_one_gpu(table, name);
-  };
+  sources.why_not_gpu = [](const std::string& name) { return device::why_not_one_gpu(shipped_gpus(), name); };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) {
     if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, in_short(setting)));
@@ -158,7 +145,7 @@ std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(pro
 
 std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
   if (profile.run.target_gpu.empty()) return std::nullopt;
-  const std::vector<device::GpuFacts> found = device::find_gpus(known_gpus(), profile.run.target_gpu);
+  const std::vector<device::GpuFacts> found = device::find_gpus(shipped_gpus(), profile.run.target_gpu);
   return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
