@@ -41,16 +41,6 @@ struct CommonFlags {
   std::string log_level;
 };
 
-/// The type of a number, or of an optional number.
-template <class T>
-struct NumberOf {
-  using type = T;
-};
-template <class T>
-struct NumberOf<std::optional<T>> {
-  using type = T;
-};
-
 /// A command's flags on top of CLI11: adds the common ones, turns mistakes into ConfigError with the nearest flag.
 class CommandParser {
  public:
@@ -94,7 +84,7 @@ class CommandParser {
     const auto read = [&value, holds = std::move(holds)](const std::string& text) {
       const auto number = parse_number(text);
       if (!number || !holds(*number)) return false;
-      value = static_cast<typename NumberOf<T>::type>(*number);
+      value = static_cast<T>(*number);
       return true;
     };
     return add_parsed(flag, type, read, expected, help);
@@ -102,8 +92,7 @@ class CommandParser {
 
   /// "--name WORD" with one of `words`.
   template <class T>
-  CLI::Option* add_choice(const std::string& flag, T& value,
-                          const std::vector<std::pair<std::string, typename NumberOf<T>::type>>& words,
+  CLI::Option* add_choice(const std::string& flag, T& value, const std::vector<std::pair<std::string, T>>& words,
                           const std::string& help) {
     std::string names;
     for (const auto& [word, meaning] : words) names += (names.empty() ? "" : "|") + word;
