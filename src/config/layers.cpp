@@ -128,10 +128,9 @@ class Reader {
     for (const auto& shipped : sources_.shipped) {
       for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);
     }
-    const std::string near = nearest_name(name, names);
     return fmt::format("no such file{}{}",
                        names.empty() ? "." : fmt::format(", and no shipped profile of that name ({}).", join(names)),
-                       near.empty() ? "" : fmt::format(" Did you mean \"{}\"?", near));
+                       did_you_mean(name, names));
   }
 
   std::vector<Value> layers;

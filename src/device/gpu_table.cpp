@@ -148,9 +148,8 @@ std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::strin
   const std::vector<GpuFacts> found = find_gpus(table, name);
   if (found.size() == 1) return {};
   if (found.size() > 1) return "\"" + name + "\" may be " + join(names_of(found), " or ") + "; expected one of them.";
-  const std::string nearest = nearest_name(name, names_of(table));
   return fmt::format("\"{}\" is not a GPU of configs/gpus.json; expected one of {}.{}", name, join(names_of(table)),
-                     nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest));
+                     did_you_mean(name, names_of(table)));
 }
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {

@@ -67,9 +67,8 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
   }
   if (!tasks.empty()) expected.push_back(fmt::format("a task metric ({})", join(of_tasks)));
   if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");
-  const std::string nearest = nearest_name(name, known);
   throw ConfigError("metric_for_best_model", "no evaluation has \"{}\".{} Expected {}.", name,
-                    nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest), join(expected, ", or "));
+                    did_you_mean(name, known), join(expected, ", or "));
 }
 
 /// The longest of `names` that is followed by a dot at the start of `name`: names may contain dots.
