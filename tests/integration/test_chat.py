@@ -170,7 +170,7 @@ def test_a_backslash_continues_the_line():
 
 
 @pytest.mark.parametrize("said, code, part", [
-    ([QUESTIONS[0], "/rest"], 2, "stdin:2: /rest: unknown command. Did you mean /reset?"), (b"a\xff\n", 3, "stdin:1: the message is not UTF-8 at byte 2"),
+    ([QUESTIONS[0], "/rest"], 2, "stdin:2: /rest: unknown command. Did you mean \"/reset\"?"), (b"a\xff\n", 3, "stdin:1: the message is not UTF-8 at byte 2"),
     (["word " * 1100], 3, "stdin:1: the message has"), (["/adapter off"], 2, "start with --adapter DIR")])
 def test_a_mistake_ends_a_script(said, code, part):
     run = chat(said=said)

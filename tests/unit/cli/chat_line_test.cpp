@@ -43,9 +43,10 @@ TEST(ChatLine, IsACommandWithItsText) {
 }
 
 TEST(ChatLine, RefusesWhatIsNoCommand) {
-  EXPECT_EQ(refusal("/rest"),
-            "/rest: unknown command. Did you mean /reset? /help lists them. A message that begins with \"/\" needs a "
-            "space before it.");
+  EXPECT_EQ(
+      refusal("/rest"),
+      "/rest: unknown command. Did you mean \"/reset\"? /help lists them. A message that begins with \"/\" needs a "
+      "space before it.");
   EXPECT_EQ(refusal("/etc/hosts ok?").find("/etc/hosts: unknown command. /help"), 0U);
   EXPECT_EQ(refusal("/reset now"), "/reset: takes no argument; got \"now\".");
   EXPECT_EQ(refusal("/adapter maybe"), "/adapter: got \"maybe\", expected on or off.");

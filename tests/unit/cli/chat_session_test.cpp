@@ -119,7 +119,7 @@ TEST_F(Session, CtrlCStopsAnAnswerAndWhatIsThereStays) {
 
 TEST_F(Session, APersonSeesAMistakeAndGoesOn) {
   EXPECT_EQ(run({"/rest", "a"}), "tuned user:a.|end");
-  EXPECT_EQ(err_.find("\nerror: /rest: unknown command. Did you mean /reset?"), 0U) << err_;
+  EXPECT_EQ(err_.find("\nerror: /rest: unknown command. Did you mean \"/reset\"?"), 0U) << err_;
 }
 
 TEST_F(Session, AMistakeEndsAScript) {
