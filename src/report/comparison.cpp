@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "figures.h"
 #include "json_fields.h"
@@ -14,6 +15,7 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"
+#include "text_table.h"
 
 namespace lora_train::report {
 namespace {
@@ -48,14 +50,14 @@ std::vector<std::string> differing_keys(const std::vector<RunRecord>& runs) {
   return keys;
 }
 
-/// The value to sort a run by.
-struct SortKey {
-  bool is_known = false, is_number = false;
-  double number = 0;
-  std::string text = {};
-};
-
-SortKey key_of_text(std::string text) { return {!text.empty(), false, 0, std::move(text)}; }
+/// What a column shows of a run that is neither a figure nor a key of the profile; nullopt for other columns.
+std::optional<std::string> label_of(const RunRecord& run, const std::string& column) {
+  if (column == "run") return run.name;
+  if (column == "folder") return run.folder.string();
+  if (column == "status") return run.status;
+  if (column == "reason") return run.reason;
+  return std::nullopt;
+}
 
 /// The column for a name. `flag` appears in the error for an unknown name.
 std::string column_named(const Comparison& comparison, const std::string& flag, const std::string& name) {
@@ -69,25 +71,22 @@ std::string column_named(const Comparison& comparison, const std::string& flag, 
                     did_you_mean(nearest_names(name, known)), join(column_names(comparison)));
 }
 
-SortKey sort_key(const RunRecord& run, const std::string& column) {
-  if (column == "run") return key_of_text(run.name);
-  if (column == "folder") return key_of_text(run.folder.string());
-  if (column == "status") return key_of_text(run.status);
-  if (column == "reason") return key_of_text(run.reason);
-  if (const Figure* const figure = find_figure(column)) {
-    const auto value = run.figures.*figure->value;
-    return {value.has_value(), true, value.value_or(0)};
-  }
-  const std::string* setting = find_setting(run, column);
-  const Json value = setting ? Json::parse(*setting, nullptr, false) : Json();
-  if (value.is_null()) return {};
-  if (value.is_number()) return {true, true, value.get<double>()};
-  return key_of_text(profile_text(run, column));
-}
+/// The value to sort a run by: true for a text, since numbers come first; the number; the text. Empty: unknown.
+using SortKey = std::optional<std::tuple<bool, double, std::string>>;
 
-bool is_before(const SortKey& a, const SortKey& b) {
-  if (a.is_number != b.is_number) return a.is_number;
-  return a.is_number ? a.number < b.number : a.text < b.text;
+SortKey sort_key(const RunRecord& run, const std::string& column) {
+  std::string text;
+  if (const auto label = label_of(run, column)) {
+    text = *label;
+  } else if (const Figure* const figure = find_figure(column)) {
+    const auto value = run.figures.*figure->value;
+    return value ? SortKey({false, *value, ""}) : std::nullopt;
+  } else if (const std::string* const setting = find_setting(run, column)) {
+    const Json value = Json::parse(*setting, nullptr, false);
+    if (value.is_number()) return SortKey({false, value.get<double>(), ""});
+    if (!value.is_null()) text = profile_text(run, column);
+  }
+  return text.empty() ? std::nullopt : SortKey({true, 0, text});
 }
 
 /// A spreadsheet would evaluate a text that begins like a formula.
@@ -121,12 +120,8 @@ std::vector<std::string> file_columns(const Comparison& comparison) {
 }
 
 std::string field_text(const RunRecord& run, const std::string& name) {
-  if (name == "run") return run.name;
-  if (name == "folder") return run.folder.string();
-  if (name == "status") return run.status;
-  if (name == "reason") return run.reason;
   const Figure* const figure = find_figure(name);
-  if (figure == nullptr) return profile_text(run, name);
+  if (figure == nullptr) return label_of(run, name).value_or(profile_text(run, name));
   const auto value = run.figures.*figure->value;
   return value ? whole_or_number(*value).dump() : "";
 }
@@ -134,26 +129,13 @@ std::string field_text(const RunRecord& run, const std::string& name) {
 constexpr std::size_t kLongestCell = 32;
 constexpr std::size_t kGap = 2;
 
-struct Cell {
-  std::string text;
-  const char* color = "";  ///< an escape code
-};
-
-struct Column {
-  std::string name;
-  bool is_number = false;
-  std::vector<Cell> cells;  ///< one per run
-};
-
 std::string shown(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return visible_text(text);
 }
 
-std::size_t width_of(const std::string& text) { return count_chars(text); }
-
 std::string cut_to(const std::string& text, std::size_t width) {
-  if (width_of(text) <= width) return text;
+  if (count_chars(text) <= width) return text;
   std::string out;
   std::size_t at = 0;
   for (std::size_t i = 0; i + 3 < width; ++i) {
@@ -164,12 +146,6 @@ std::string cut_to(const std::string& text, std::size_t width) {
   return out + std::string("...").substr(0, std::min<std::size_t>(3, width));
 }
 
-std::string padded(const std::string& text, std::size_t width, bool is_right, const char* color = "") {
-  const std::string space(width - std::min(width, width_of(text)), ' ');
-  const std::string painted = *color == '\0' ? text : color + text + "\x1b[0m";
-  return is_right ? space + painted : painted + space;
-}
-
 const char* color_of(const std::string& status) {
   if (status == "done") return "\x1b[32m";
   return status == "failed" || status == "broken" ? "\x1b[31m" : "\x1b[33m";
@@ -177,7 +153,7 @@ const char* color_of(const std::string& status) {
 
 bool is_long(const Comparison& comparison, const std::string& key) {
   return std::any_of(comparison.runs.begin(), comparison.runs.end(),
-                     [&](const RunRecord& run) { return width_of(shown(profile_text(run, key))) > kLongestCell; });
+                     [&](const RunRecord& run) { return count_chars(shown(profile_text(run, key))) > kLongestCell; });
 }
 
 bool is_number(const std::string& text) {
@@ -185,40 +161,20 @@ bool is_number(const std::string& text) {
          (!text.empty() && text.find_first_not_of("0123456789.+-e") == std::string::npos);
 }
 
-Column setting_column(const Comparison& comparison, const std::string& key) {
-  Column column{key, true, {}};
-  for (const auto& run : comparison.runs) {
-    const std::string text = profile_text(run, key);
-    column.cells.push_back({text.empty() ? "-" : shown(text)});
-    column.is_number = column.is_number && is_number(column.cells.back().text);
-  }
-  return column;
-}
-
-Column figure_column(const Comparison& comparison, const Figure& figure) {
-  Column column{figure.name, true, {}};
+Column table_column(const Comparison& comparison, const std::string& name) {
+  const Figure* const figure = find_figure(name);
+  Column column{name, true, {}};
   std::optional<double> lowest;
   for (const auto& run : comparison.runs) {
-    const auto value = run.figures.*figure.value;
-    column.cells.push_back({value ? format_figure(*value, figure.kind) : "-"});
+    const auto value = figure ? run.figures.*figure->value : std::nullopt;
+    const std::string text = value ? format_figure(*value, figure->kind) : figure ? "" : shown(field_text(run, name));
+    column.cells.push_back({text.empty() ? "-" : text, name == "status" ? color_of(run.status) : ""});
+    column.is_number = column.is_number && (figure || (!label_of(run, name) && is_number(column.cells.back().text)));
     if (value) lowest = std::min(lowest.value_or(*value), *value);
   }
-  if (figure.kind != FigureKind::kLoss || comparison.runs.size() < 2) return column;
+  if (!lowest || figure->kind != FigureKind::kLoss || comparison.runs.size() < 2) return column;
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
-    if (lowest && comparison.runs[i].figures.*figure.value == lowest) column.cells[i].color = "\x1b[1m";
-  }
-  return column;
-}
-
-Column text_column(const Comparison& comparison, const std::string& name) {
-  Column column{name, false, {}};
-  for (const auto& run : comparison.runs) {
-    if (name == "status") {
-      column.cells.push_back({shown(run.status), color_of(run.status)});
-    } else {
-      const std::string text = name == "folder" ? run.folder.string() : run.reason;
-      column.cells.push_back({text.empty() ? "-" : shown(text)});
-    }
+    if (comparison.runs[i].figures.*figure->value == lowest) column.cells[i].color = "\x1b[1m";
   }
   return column;
 }
@@ -233,56 +189,22 @@ std::vector<std::string> table_column_names(const Comparison& comparison) {
 }
 
 std::vector<Column> table_columns(const Comparison& comparison) {
-  std::vector<Column> columns = {{"run", false, {}}};
-  for (const auto& run : comparison.runs) columns[0].cells.push_back({shown(run.name)});
+  std::vector<Column> columns = {table_column(comparison, "run")};
   for (const auto& name : table_column_names(comparison)) {
-    if (const Figure* const figure = find_figure(name)) {
-      columns.push_back(figure_column(comparison, *figure));
-    } else if (name == "status" || name == "folder" || name == "reason") {
-      columns.push_back(text_column(comparison, name));
-    } else if (!is_long(comparison, name)) {
-      columns.push_back(setting_column(comparison, name));
-    }
+    if (find_figure(name) || !is_long(comparison, name)) columns.push_back(table_column(comparison, name));
   }
   return columns;
-}
-
-std::size_t width_of(const Column& column) {
-  std::size_t width = width_of(column.name);
-  for (const auto& cell : column.cells) width = std::max(width, width_of(cell.text));
-  return width;
-}
-
-std::string without_trailing_space(std::string line) {
-  while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line + "\n";
-}
-
-/// One row per run.
-std::string rows(const std::vector<Column>& columns, std::size_t num_runs, bool use_color) {
-  std::string text, line;
-  for (const auto& column : columns) line += padded(column.name, width_of(column), column.is_number) + "  ";
-  text += without_trailing_space(line);
-  for (std::size_t run = 0; run < num_runs; ++run) {
-    line.clear();
-    for (const auto& column : columns) {
-      const Cell& cell = column.cells[run];
-      line += padded(cell.text, width_of(column), column.is_number, use_color ? cell.color : "") + "  ";
-    }
-    text += without_trailing_space(line);
-  }
-  return text;
 }
 
 /// One column per run, in blocks of at most `width` columns.
 std::string blocks(const std::vector<Column>& columns, std::size_t num_runs, std::size_t width, bool use_color) {
   std::size_t names = 0;
-  for (const auto& column : columns) names = std::max(names, width_of(column.name));
+  for (const auto& column : columns) names = std::max(names, count_chars(column.title));
   const std::size_t room = std::max<std::size_t>(8, width > names + kGap ? width - names - kGap : 0);
   std::vector<std::size_t> widths(num_runs, 0);
   for (const auto& column : columns) {
     for (std::size_t run = 0; run < num_runs; ++run)
-      widths[run] = std::max(widths[run], width_of(column.cells[run].text));
+      widths[run] = std::max(widths[run], count_chars(column.cells[run].text));
   }
   std::string text;
   for (std::size_t begin = 0, end = 0; begin < num_runs; begin = end) {
@@ -294,28 +216,34 @@ std::string blocks(const std::vector<Column>& columns, std::size_t num_runs, std
     }
     if (begin > 0) text += "\n";
     for (const auto& column : columns) {
-      std::string line = padded(column.name, names, false);
+      std::string line = padded(column.title, names);
       for (std::size_t run = begin; run < end; ++run) {
         const Cell& cell = column.cells[run];
         line += "  " + padded(cut_to(cell.text, widths[run]), widths[run], true, use_color ? cell.color : "");
       }
-      text += without_trailing_space(line);
+      text += line_of(line);
     }
   }
   return text;
 }
 
+/// A line for each run that has a text, after its name.
+std::string line_per_run(const Comparison& comparison, const auto& text_of) {
+  const std::size_t width = width_of(table_column(comparison, "run"));
+  std::string lines;
+  for (const auto& run : comparison.runs) {
+    const std::optional<std::string> text = text_of(run);
+    if (text) lines += line_of(fmt::format("  {}  {}", padded(shown(run.name), width), *text));
+  }
+  return lines;
+}
+
 std::string long_settings(const Comparison& comparison) {
-  std::size_t names = 0;
-  for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
   std::string text;
   for (const auto& key : table_column_names(comparison)) {
     if (!is_long(comparison, key)) continue;
-    text += fmt::format("\n{}\n", key);
-    for (const auto& run : comparison.runs) {
-      text += without_trailing_space(
-          fmt::format("  {}  {}", padded(shown(run.name), names, false), shown(profile_text(run, key))));
-    }
+    const auto setting = [&](const RunRecord& run) { return shown(profile_text(run, key)); };
+    text += fmt::format("\n{}\n{}", key, line_per_run(comparison, setting));
   }
   return text;
 }
@@ -329,21 +257,21 @@ std::string reasons(const Comparison& comparison) {
   return text;
 }
 
+/// The run that the others are compared with; null if there is none.
+const RunRecord* baseline_of(const Comparison& comparison) {
+  const auto base = std::ranges::find(comparison.runs, std::filesystem::path(comparison.baseline), &RunRecord::folder);
+  return base == comparison.runs.end() ? nullptr : &*base;
+}
+
 /// How the evaluation losses of the runs compare with that of the first one.
 std::string loss_differences(const Comparison& comparison) {
-  std::size_t names = 0;
-  for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
-  std::string text;
-  for (const auto& run : comparison.runs) {
+  const std::string text = line_per_run(comparison, [&](const RunRecord& run) {
     const auto difference = difference_to_baseline(comparison, run);
-    if (difference) text += fmt::format("  {}  {}\n", padded(shown(run.name), names, false), in_words(*difference));
-  }
+    return difference ? std::optional(in_words(*difference)) : std::nullopt;
+  });
   if (text.empty()) return "";
-  std::string base;
-  for (const auto& run : comparison.runs) {
-    if (run.folder == comparison.baseline) base = shown(run.name);
-  }
-  return fmt::format("\nevaluation loss compared with {} on the same documents\n{}", base, text);
+  return fmt::format("\nevaluation loss compared with {} on the same documents\n{}",
+                     shown(baseline_of(comparison)->name), text);
 }
 
 }  // namespace
@@ -358,9 +286,8 @@ Comparison compare_runs(const std::vector<std::filesystem::path>& folders) {
 }
 
 std::optional<LossDifference> difference_to_baseline(const Comparison& comparison, const RunRecord& run) {
-  const auto base = std::find_if(comparison.runs.begin(), comparison.runs.end(),
-                                 [&](const RunRecord& other) { return other.folder == comparison.baseline; });
-  if (base == comparison.runs.end() || &*base == &run) return std::nullopt;
+  const RunRecord* const base = baseline_of(comparison);
+  if (base == nullptr || base == &run) return std::nullopt;
   return difference_of(base->document_losses, run.document_losses);
 }
 
@@ -383,16 +310,14 @@ void choose_columns(Comparison& comparison, const std::vector<std::string>& name
 void sort_runs(Comparison& comparison, const std::string& column) {
   const bool is_descending = column.starts_with('-');
   const std::string name = column_named(comparison, "--sort", column.substr(is_descending ? 1 : 0));
-  std::vector<std::pair<SortKey, std::size_t>> order;
-  for (std::size_t i = 0; i < comparison.runs.size(); ++i) order.emplace_back(sort_key(comparison.runs[i], name), i);
-  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
-    if (a.first.is_known != b.first.is_known) return a.first.is_known;
-    if (!a.first.is_known) return false;
-    return is_descending ? is_before(b.first, a.first) : is_before(a.first, b.first);
+  std::vector<std::pair<SortKey, RunRecord>> order;
+  for (auto& run : comparison.runs) order.emplace_back(sort_key(run, name), std::move(run));
+  std::ranges::stable_sort(order, [&](const auto& a, const auto& b) {
+    if (!a.first || !b.first) return a.first && !b.first;
+    return is_descending ? b.first < a.first : a.first < b.first;
   });
-  std::vector<RunRecord> sorted;
-  for (const auto& entry : order) sorted.push_back(std::move(comparison.runs[entry.second]));
-  comparison.runs = std::move(sorted);
+  comparison.runs.clear();
+  for (auto& entry : order) comparison.runs.push_back(std::move(entry.second));
 }
 
 std::string profile_text(const RunRecord& run, const std::string& key) {
@@ -452,8 +377,7 @@ std::string comparison_table(const Comparison& comparison, int width, bool use_c
   std::size_t needed = 0;
   for (const auto& column : columns) needed += width_of(column) + kGap;
   const bool fits = width <= 0 || needed - kGap <= static_cast<std::size_t>(width);
-  return (fits ? rows(columns, num_runs, use_color)
-               : blocks(columns, num_runs, static_cast<std::size_t>(width), use_color)) +
+  return (fits ? rows_of(columns, use_color) : blocks(columns, num_runs, static_cast<std::size_t>(width), use_color)) +
          long_settings(comparison) + loss_differences(comparison) + reasons(comparison);
 }
 

@@ -11,6 +11,7 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_page.h"
+#include "text_table.h"
 
 namespace lora_train::report {
 namespace {
@@ -31,11 +32,7 @@ std::string in_words(const Measurement& work) {
   return format_count(work.num_documents) + " documents with " + format_count(work.num_supervised) + " trained tokens";
 }
 
-using Row = std::vector<std::string>;
-
-const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "eval loss compared", "memory", "start"};
 constexpr const char* kTitle = "What each setting brings";
-constexpr std::size_t kFirstNumber = 1, kWords = 5;
 
 std::optional<LossDifference> difference_of(const Ablation& ablation, const Measurement& found) {
   const Measurement* const base = baseline(ablation.measurements);
@@ -49,17 +46,29 @@ std::string speedup_of(const Ablation& ablation, const Measurement& found) {
   return fmt::format("{:.2f}x", found.tokens_per_s / base->tokens_per_s);
 }
 
-/// Cells in the order of kHeader; a setting that is not done has its name and a reason.
-Row cells_of(const Ablation& ablation, const Measurement& found) {
-  const auto difference = difference_of(ablation, found);
-  return {found.setting.name,
-          format_count(std::llround(found.tokens_per_s)),
-          speedup_of(ablation, found),
-          fmt::format("{:.4f}", found.loss),
-          found.eval_loss ? fmt::format("{:.4f}", *found.eval_loss) : "-",
-          difference ? in_words(*difference) : "-",
-          found.peak_memory_gib ? fmt::format("{:.2f} GiB", *found.peak_memory_gib) : "-",
-          fmt::format("{:.1f} s", found.startup_s)};
+std::vector<Column> columns_of(const Ablation& ablation) {
+  std::vector<Column> columns = {{"setting", false, {}}};
+  for (const Measurement& found : ablation.measurements) columns[0].cells.push_back({found.setting.name});
+  const auto add = [&](const char* title, bool is_number, const auto& text_of) {
+    Column& column = columns.emplace_back(Column{title, is_number, {}});
+    for (const Measurement& found : ablation.measurements)
+      column.cells.push_back({found.is_done ? text_of(found) : "-"});
+  };
+  const auto number_or_dash = [](const char* format, const std::optional<double>& number) {
+    return number ? fmt::format(fmt::runtime(format), *number) : "-";
+  };
+  using M = const Measurement&;
+  add("tok/s", true, [](M found) { return format_count(std::llround(found.tokens_per_s)); });
+  add("speed", true, [&](M found) { return speedup_of(ablation, found); });
+  add("loss", true, [](M found) { return fmt::format("{:.4f}", found.loss); });
+  add("eval loss", true, [&](M found) { return number_or_dash("{:.4f}", found.eval_loss); });
+  add("eval loss compared", false, [&](M found) {
+    const auto difference = difference_of(ablation, found);
+    return difference ? in_words(*difference) : "-";
+  });
+  add("memory", true, [&](M found) { return number_or_dash("{:.2f} GiB", found.peak_memory_gib); });
+  add("start", true, [](M found) { return fmt::format("{:.1f} s", found.startup_s); });
+  return columns;
 }
 
 std::string work_in_words(const Ablation& ablation) {
@@ -78,6 +87,9 @@ std::vector<std::string> notes_of(const Ablation& ablation) {
       "speed and losses are compared with \"{}\"; kept: the evaluation loss is at most 1% higher, with 95% confidence "
       "over documents",
       baseline(ablation.measurements) != nullptr ? baseline(ablation.measurements)->setting.name : std::string("-"))};
+  for (const Measurement& found : ablation.measurements) {
+    if (!found.is_done) notes.push_back(fmt::format("{}: {}", found.setting.name, found.reason));
+  }
   if (!ablation.note.empty()) notes.push_back(ablation.note);
   return notes;
 }
@@ -170,29 +182,8 @@ const Measurement* baseline(const std::vector<Measurement>& measurements) {
 }
 
 std::string ablation_table(const Ablation& ablation) {
-  std::vector<Row> rows = {kHeader};
-  for (const Measurement& found : ablation.measurements) {
-    rows.push_back(found.is_done ? cells_of(ablation, found) : Row{found.setting.name});
-  }
-  std::vector<std::size_t> widths(kHeader.size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], count_chars(row[i]));
-  }
-  std::string text = work_in_words(ablation) + "\n\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::string line;
-    for (std::size_t column = 0; column < rows[i].size(); ++column) {
-      const std::string space(widths[column] - count_chars(rows[i][column]), ' ');
-      const bool is_right = column >= kFirstNumber && column != kWords;
-      line += is_right ? space + rows[i][column] : rows[i][column] + space;
-      line += "  ";
-    }
-    if (i > 0 && !ablation.measurements[i - 1].is_done) line += visible_text(ablation.measurements[i - 1].reason);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  text += "\n";
-  for (const std::string& note : notes_of(ablation)) text += note + "\n";
+  std::string text = fmt::format("{}\n\n{}\n", work_in_words(ablation), rows_of(columns_of(ablation), false));
+  for (const std::string& note : notes_of(ablation)) text += visible_text(note) + "\n";
   return text;
 }
 
@@ -245,21 +236,15 @@ std::string ablation_page(const Ablation& ablation) {
                      to_svg(ablation_chart(ablation)) + "</div></section>\n<section class=\"card\">\n";
   for (const std::string& note : notes_of(ablation)) html += fmt::format("<p>{}</p>\n", escape_html(note));
   html += "<div class=\"scroll\"><table><thead><tr>";
-  const auto cell = [&](const char* tag, std::size_t column, const std::string& text) {
-    const bool is_right = column >= kFirstNumber && column != kWords;
-    html += fmt::format("<{}{}{}</{}>", tag, is_right ? " class=\"number\">" : ">", escape_html(text), tag);
+  const std::vector<Column> columns = columns_of(ablation);
+  const auto cell = [&](const char* tag, const Column& column, const std::string& text) {
+    html += fmt::format("<{}{}>{}</{}>", tag, column.is_number ? " class=\"number\"" : "", escape_html(text), tag);
   };
-  for (std::size_t i = 0; i < kHeader.size(); ++i) cell("th", i, kHeader[i]);
+  for (const Column& column : columns) cell("th", column, column.title);
   html += "</tr></thead><tbody>\n";
-  for (const Measurement& found : ablation.measurements) {
+  for (std::size_t i = 0; i < ablation.measurements.size(); ++i) {
     html += "<tr>";
-    if (found.is_done) {
-      const Row cells = cells_of(ablation, found);
-      for (std::size_t i = 0; i < cells.size(); ++i) cell(i == 0 ? "th" : "td", i, cells[i]);
-    } else {
-      cell("th", 0, found.setting.name);
-      html += fmt::format("<td class=\"long\" colspan=\"{}\">{}</td>", kHeader.size() - 1, escape_html(found.reason));
-    }
+    for (const Column& column : columns) cell(&column == &columns.front() ? "th" : "td", column, column.cells[i].text);
     html += "</tr>\n";
   }
   return plain_page(kTitle, html + "</tbody></table></div></section>\n");
