@@ -110,17 +110,23 @@ inline void put_price(nlohmann::ordered_json& object, const std::optional<Price>
   object["price_source"] = or_null(price ? price->source : "");
 }
 
-/// Reads what put_times() wrote; empty for other objects.
-inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
-  const auto phases = object.find("phases_s");
-  if (phases == object.end() || !phases->is_object()) return std::nullopt;
+inline std::optional<NamedSeconds> seconds_of(const nlohmann::ordered_json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_object()) return std::nullopt;
   NamedSeconds seconds;
-  for (const auto& [name, value] : phases->items()) {
+  for (const auto& [name, value] : found->items()) {
     if (value.is_number()) seconds.emplace_back(name, value.get<double>());
   }
+  return seconds;
+}
+
+/// Reads what put_times() wrote; empty for other objects.
+inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
+  const auto phases = seconds_of(object, "phases_s");
+  if (!phases) return std::nullopt;
   Usage usage;
   read_fields(object, usage);
-  return RunTimes::of(seconds, number_of(object, "cost_usd"), usage);
+  return RunTimes::of(*phases, number_of(object, "cost_usd"), usage);
 }
 
 inline nlohmann::ordered_json to_array(const std::vector<CalibrationBin>& bins) {

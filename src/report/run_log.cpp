@@ -333,7 +333,12 @@ void apply_summary(RunRecord& run, const Json& summary) {
   const auto rate = number_of(summary, "tokens_per_s");
   if (rate && *rate > 0) figures.tokens_per_s = rate;
   if (const auto times = times_of(summary)) run.phases_s = times->named();
+  run.gpu = text_of(summary, "gpu");
   run.num_gpus = number_of(summary, "num_gpus").value_or(0);
+  for (const auto& [phase, seconds] : seconds_of(summary, "startup_s").value_or(NamedSeconds()))
+    run.startup_s += seconds;
+  run.adapter = text_of(summary, "adapter");
+  run.adapter_step = whole_number_of(summary, "adapter_step");
 }
 
 constexpr int kMaxRunDepth = 4;  // depth of runs below the named folder
@@ -417,11 +422,6 @@ std::vector<fs::path> find_runs(const fs::path& folder) {
   std::sort(runs.begin(), runs.end(),
             [](const fs::path& a, const fs::path& b) { return is_before(a.string(), b.string()); });
   return runs;
-}
-
-std::string gpu_of(const RunRecord& run) {
-  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
-  return summary.is_object() ? text_of(summary, "gpu") : "";
 }
 
 RunRecord read_run(const fs::path& folder) {

@@ -35,15 +35,8 @@ struct Reliability {
   const LoggedEval* after = nullptr;  ///< null if there is only one evaluation
 };
 
-/// -1: unknown.
-long long result_step(const RunRecord& run) {
-  const auto summary = nlohmann::ordered_json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
-  return summary.is_object() ? whole_number_of(summary, "adapter_step").value_or(-1) : -1;
-}
-
 /// In order of first appearance.
 std::vector<Reliability> find_reliability(const RunRecord& run) {
-  const long long step_of_result = result_step(run);
   std::vector<Reliability> found;
   for (const LoggedEval& eval : run.evals) {
     if (eval.bins.empty()) continue;
@@ -51,7 +44,7 @@ std::vector<Reliability> find_reliability(const RunRecord& run) {
         std::find_if(found.begin(), found.end(), [&](const auto& other) { return other.before->name == eval.name; });
     if (same == found.end()) {
       found.push_back({&eval});
-    } else if (same->after == nullptr || same->after->step != step_of_result) {
+    } else if (same->after == nullptr || same->after->step != run.adapter_step) {
       same->after = &eval;
     }
   }

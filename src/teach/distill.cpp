@@ -284,14 +284,11 @@ void add_training(DistillRecord& record) {
   record.training_cost_usd = run.figures.cost_usd;
   record.steps = run.figures.step;
   record.eval_loss = run.figures.eval_loss;
-  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
-  const auto of_summary = [&](const char* key) { return summary.is_object() ? summary.value(key, Json()) : Json(); };
-  if (const Json adapter = of_summary("adapter"); adapter.is_string()) record.adapter = adapter;
-  const Json result = of_summary("adapter_step");
+  if (!run.adapter.empty()) record.adapter = run.adapter;
   for (const report::LoggedEval& eval : run.evals) {
     if (eval.name != kAgreement || !eval.kind) continue;
     if (eval.step == 0) record.agreement_before = eval.accuracy;
-    const bool is_of_result = result.is_number() ? eval.step == result.get<long long>() : eval.step > 0;
+    const bool is_of_result = run.adapter_step ? eval.step == *run.adapter_step : eval.step > 0;
     if (is_of_result) record.agreement_after = eval.accuracy;
   }
 }

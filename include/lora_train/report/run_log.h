@@ -58,9 +58,13 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> profile;  ///< key and its value as JSON text; empty: unreadable
   std::string summary_json;                                  ///< an object, or empty
   RunFigures figures;
-  double num_gpus = 0;            ///< 0: none or unknown
-  long long world_size = 1;       ///< ranks of the last process
-  std::vector<LoggedStep> steps;  ///< by ascending step
+  std::string gpu = {};                        ///< as the driver calls it; empty: none, or no summary
+  double num_gpus = 0;                         ///< 0: none or unknown
+  double startup_s = 0;                        ///< of the last process, to the end of its first step; 0: unknown
+  std::string adapter = {};                    ///< folder of the result; empty: none
+  std::optional<long long> adapter_step = {};  ///< step of the result
+  long long world_size = 1;                    ///< ranks of the last process
+  std::vector<LoggedStep> steps;               ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< from the last evaluation
   std::vector<EvalAnswer> answers = {};              ///< from the first and the last evaluation
@@ -80,9 +84,6 @@ bool is_run_folder(const std::filesystem::path& folder);
 /// The run folders at or below `folder`: itself and subfolders up to four levels deep, without hidden ones, sorted by
 /// path. Empty if there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
-
-/// The GPU named in the summary, as the driver calls it; empty for a run on a CPU or without a summary.
-std::string gpu_of(const RunRecord& run);
 
 /// Never throws for invalid or missing files: `reason` says what is wrong. Does not follow links in the folder.
 RunRecord read_run(const std::filesystem::path& folder);

@@ -226,7 +226,7 @@ std::vector<bench::PastRun> read_past_runs(const std::vector<std::string>& folde
       log_info("{}: not used: it had {} ranks on CPUs, but a CPU plan has one", run.folder, record.world_size);
       continue;
     }
-    run.gpu = report::gpu_of(record);
+    run.gpu = record.gpu;
     run.num_gpus = std::max(1, static_cast<int>(record.num_gpus));
     run.profile = load_written_profile(folder / storage::kProfileFile);
     runs.push_back(std::move(run));

@@ -20,14 +20,6 @@ constexpr long long kWarmupShare = 5;
 
 using Json = nlohmann::ordered_json;
 
-double sum_of(const Json& object, const char* key) {
-  double sum = 0;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_object()) return sum;
-  for (const auto& [name, value] : found->items()) sum += value.is_number() ? value.get<double>() : 0;
-  return sum;
-}
-
 std::string in_words(const Measurement& work) {
   return format_count(work.num_documents) + " documents with " + format_count(work.num_supervised) + " trained tokens";
 }
@@ -140,15 +132,13 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
     found.reason = run.reason.empty() ? fmt::format("the run exited with code {}", exit_code) : run.reason;
     return found;
   }
-  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
   const auto& after = steps[static_cast<std::size_t>(std::max(1LL, num_steps / kWarmupShare) - 1)];
   const double seconds = steps.back().run_s - after.run_s;
   found.is_done = true;
-  const std::string gpu = gpu_of(run);
-  found.device = gpu.empty() ? "cpu" : gpu;
+  found.device = run.gpu.empty() ? "cpu" : run.gpu;
   found.tokens_per_s = seconds > 0 ? (steps.back().total_tokens - after.total_tokens) / seconds : 0;
-  found.startup_s = sum_of(summary, "startup_s");
-  found.loss = number_of(summary, "train_loss").value_or(0);
+  found.startup_s = run.startup_s;
+  found.loss = run.figures.train_loss.value_or(0);
   found.eval_loss = run.figures.eval_loss;
   found.peak_memory_gib = run.figures.peak_memory_gib ? run.figures.peak_memory_gib : run.figures.peak_host_memory_gib;
   for (const auto& step : steps) {
