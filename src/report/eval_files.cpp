@@ -10,6 +10,13 @@
 #include "lora_train/base/text.h"
 
 template <>
+constexpr auto lora_train::record_fields<lora_train::report::DocumentLosses>() {
+  using L = report::DocumentLosses;
+  return std::tuple{field("step", &L::step), field("name", &L::name), field("documents", &L::documents),
+                    field("losses", &L::losses), field("weights", &L::weights)};
+}
+
+template <>
 constexpr auto lora_train::record_fields<lora_train::report::EvalAnswer>() {
   using A = report::EvalAnswer;
   return std::tuple{field("step", &A::step),         field("name", &A::name),
@@ -23,24 +30,34 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<std::vector<double>> numbers_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return std::nullopt;
-  std::vector<double> numbers;
-  for (const Json& number : *found) {
-    if (!number.is_number()) return std::nullopt;
-    numbers.push_back(number.get<double>());
-  }
-  return numbers;
+template <typename Record>
+std::string json_line(const Record& record) {
+  Json object;
+  put_fields(object, record);
+  return to_line(object);
 }
 
-std::optional<DocumentLosses> parse(const std::string& line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) return std::nullopt;
-  const auto losses = numbers_of(object, "losses"), weights = numbers_of(object, "weights");
-  if (!losses || !weights || losses->size() != weights->size()) return std::nullopt;
-  return DocumentLosses{whole_number_of(object, "step").value_or(0), text_of(object, "name"),
-                        text_of(object, "documents"), *losses, *weights};
+/// Throws Json::exception.
+template <typename Record>
+Record record_of(const std::string& line) {
+  Record record;
+  get_fields(Json::parse(line), record);
+  return record;
+}
+
+/// None if the file is missing, is a link, or has a line of another form: the next evaluation writes it again.
+template <typename Record>
+std::vector<Record> read_records(const std::filesystem::path& file) {
+  if (path_kind(file) != PathKind::kFile) return {};
+  try {
+    std::vector<Record> records;
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);) records.push_back(record_of<Record>(line));
+    return records;
+  } catch (const IoError&) {
+  } catch (const Json::exception&) {
+  }
+  return {};
 }
 
 constexpr long long kLeastDocuments = 5;
@@ -66,31 +83,14 @@ bool are_same_documents(const std::vector<DocumentLosses>& base, const std::vect
 
 void write_document_losses(const std::filesystem::path& file, const std::vector<DocumentLosses>& sets) {
   std::string text;
-  for (const DocumentLosses& set : sets) {
-    text += to_line({{"step", set.step},
-                     {"name", set.name},
-                     {"documents", set.documents},
-                     {"losses", set.losses},
-                     {"weights", set.weights}}) +
-            "\n";
-  }
+  for (const DocumentLosses& set : sets) text += json_line(set) + "\n";
   write_file_atomic(file, text);
 }
 
 std::vector<DocumentLosses> read_document_losses(const std::filesystem::path& file) {
-  std::vector<DocumentLosses> sets;
-  if (path_kind(file) != PathKind::kFile) return sets;
-  try {
-    std::istringstream lines(read_file(file));
-    for (std::string line; std::getline(lines, line);) {
-      auto set = parse(line);
-      if (!set) return {};
-      sets.push_back(std::move(*set));
-    }
-  } catch (const IoError&) {
-    return {};
-  }
-  return sets;
+  auto sets = read_records<DocumentLosses>(file);
+  const auto is_torn = [](const DocumentLosses& set) { return set.losses.size() != set.weights.size(); };
+  return std::ranges::any_of(sets, is_torn) ? std::vector<DocumentLosses>() : sets;
 }
 
 std::optional<LossDifference> difference_of(const std::vector<DocumentLosses>& base,
@@ -157,35 +157,17 @@ std::string in_words(const LossDifference& difference) {
                      difference.high, difference.num_documents);
 }
 
-std::string to_json(const EvalAnswer& answer) {
-  Json object;
-  put_fields(object, answer);
-  return to_line(object);
-}
+std::string to_json(const EvalAnswer& answer) { return json_line(answer); }
 
 std::optional<EvalAnswer> parse_answer(const std::string& line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("is_right") || !object["is_right"].is_boolean()) return std::nullopt;
-  EvalAnswer answer;
-  read_fields(object, answer);
-  answer.is_right = object["is_right"];
-  if (object.contains("expected") && object["expected"].is_string()) answer.expected = text_of(object, "expected");
-  return answer;
+  try {
+    return record_of<EvalAnswer>(line);
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
 }
 
-std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) {
-  std::vector<EvalAnswer> answers;
-  if (path_kind(file) != PathKind::kFile) return answers;
-  try {
-    std::istringstream lines(read_file(file));
-    for (std::string line; std::getline(lines, line);) {
-      if (auto answer = parse_answer(line)) answers.push_back(std::move(*answer));
-    }
-  } catch (const IoError&) {  // they are informational, and the next evaluation writes them again
-    return {};
-  }
-  return answers;
-}
+std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) { return read_records<EvalAnswer>(file); }
 
 EvalAnswers::Task& EvalAnswers::task_of(const std::string& name) {
   const auto found = std::ranges::find(tasks_, name, &std::pair<std::string, Task>::first);
