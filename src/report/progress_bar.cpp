@@ -193,10 +193,6 @@ struct ProgressBar::Impl {
     last_draw = Clock::now();
   }
 
-  void draw_when_due() {
-    if (has_bar && !is_hidden && Clock::now() - last_draw >= kRedrawInterval) draw();
-  }
-
   // While the log writes a line, no thread may draw the bar.
   void hide() {
     const std::lock_guard lock(mutex);
@@ -204,7 +200,7 @@ struct ProgressBar::Impl {
     is_hidden = true;
   }
 
-  void show() {
+  void show_again() {
     const std::lock_guard lock(mutex);
     is_hidden = false;
     if (is_drawn) draw();
@@ -224,14 +220,22 @@ struct ProgressBar::Impl {
     }
   }
 
-  void take(const ProgressState& now) {
-    state = now;
-    state_time = Clock::now();
-    has_state = true;
+  /// Shows what `change` makes of the state: in the bar, or as a plain line if one is due.
+  void show(bool is_logged, const auto& change, bool may_log = true) {
+    std::string line;
+    {
+      const std::lock_guard lock(mutex);
+      state = change(*this);
+      state_time = Clock::now();
+      has_state = true;
+      if (has_bar && !is_hidden && Clock::now() - last_draw >= kRedrawInterval) draw();
+      if (!has_bar && may_log && (is_logged || !options.quiet)) line = line_when_due(is_logged);
+    }
+    if (!line.empty()) log_info(line);  // the log has a mutex of its own
   }
 
-  /// True if a plain line is due. Call with the lock held.
-  bool is_line_due(bool is_logged) {
+  /// The plain line; empty: none is due.
+  std::string line_when_due(bool is_logged) {
     const double interval_s = std::chrono::duration<double>(options.line_interval).count();
     const double whole_s = state.elapsed_s.value_or(0) + state.eta_s;
     const bool is_old =
@@ -240,24 +244,15 @@ struct ProgressBar::Impl {
         state.total_steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.total_steps) : 0;
     // Half a step of tolerance: 0.29 - 0.28 is less than 0.01.
     const bool is_further = !share_of_last_line || share - *share_of_last_line > kShareOfALine * (1 - 1e-9);
-    const bool is_due = is_old || (is_logged && (is_further || state.step == state.total_steps));
-    if (is_due) {
-      last_line = Clock::now();
-      share_of_last_line = share;
-    }
-    return is_due;
-  }
-
-  /// Logs a plain line if one is due. Releases the mutex while logging: the log has its own.
-  void log_when_due(bool is_logged) {
-    std::unique_lock lock(mutex);
-    const bool is_due = is_line_due(is_logged);
     logs_steps = logs_steps || is_logged;
-    if (is_due) held_back.reset();
-    if (!is_due && logs_steps && state.activity.empty()) held_back = state;
-    const std::string line = is_due ? format_progress_line(state) : "";
-    lock.unlock();
-    if (is_due) log_info(line);
+    if (!is_old && !(is_logged && (is_further || state.step == state.total_steps))) {
+      if (logs_steps && state.activity.empty()) held_back = state;
+      return {};
+    }
+    held_back.reset();
+    last_line = Clock::now();
+    share_of_last_line = share;
+    return format_progress_line(state);
   }
 };
 
@@ -267,7 +262,7 @@ ProgressBar::ProgressBar(const ProgressOptions& options) : impl_(std::make_uniqu
   if (!options.use_color) impl_->options.use_color = is_terminal && wants_color();
   impl_->has_bar = is_terminal && !options.quiet;
   if (!impl_->has_bar) return;
-  set_log_bar([bar = impl_.get()] { bar->hide(); }, [bar = impl_.get()] { bar->show(); });
+  set_log_bar([bar = impl_.get()] { bar->hide(); }, [bar = impl_.get()] { bar->show_again(); });
   impl_->start_ticker();
 }
 
@@ -289,36 +284,24 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::update(const ProgressState& state) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->take(state);
-    impl_->draw_when_due();
-  }
-  if (!impl_->has_bar && !impl_->options.quiet) impl_->log_when_due(/*is_logged=*/false);
+  impl_->show(/*is_logged=*/false, [&](const Impl&) { return state; });
 }
 
 void ProgressBar::log_step(const ProgressState& state) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->take(state);
-    impl_->draw_when_due();
-  }
-  if (!impl_->has_bar) impl_->log_when_due(/*is_logged=*/true);
+  impl_->show(/*is_logged=*/true, [&](const Impl&) { return state; });
 }
 
 void ProgressBar::show_activity(const ProgressState& now) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    ProgressState next = impl_->state_now();
+  const auto change = [&](const Impl& bar) {
+    ProgressState next = bar.state_now();
     next.step = now.step;
     next.total_steps = now.total_steps;
     if (now.elapsed_s) next.elapsed_s = now.elapsed_s;
     if (now.eval_loss) next.eval_loss = now.eval_loss;
     next.activity = now.activity;
-    impl_->take(next);
-    impl_->draw_when_due();
-  }
-  if (!impl_->has_bar && !impl_->options.quiet && !now.activity.empty()) impl_->log_when_due(/*is_logged=*/false);
+    return next;
+  };
+  impl_->show(/*is_logged=*/false, change, !now.activity.empty());
 }
 
 std::string format_progress_line(const ProgressState& state) {

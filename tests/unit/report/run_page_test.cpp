@@ -127,7 +127,15 @@ TEST(RunPage, LongAnswersAreClippedBetweenCharacters) {
   write_run(folder / "a", "", 1);
   std::string text = "x";
   for (int i = 0; i < 4000; ++i) text += "\xc3\xa9";
-  write_text(folder / "a/eval_answers.jsonl", Json{{"step", 0}, {"answer", text}, {"is_right", false}}.dump() + "\n");
+  write_text(folder / "a/eval_answers.jsonl", Json{{"step", 0},
+                                                   {"name", "t"},
+                                                   {"source", ""},
+                                                   {"prompt", ""},
+                                                   {"expected", nullptr},
+                                                   {"answer", text},
+                                                   {"is_right", false}}
+                                                      .dump() +
+                                                  "\n");
   const std::string shown =
       data_of(report_page(read_run(folder / "a"))).at("runs").at(0).at("answers").at(0).at("answer");
   EXPECT_EQ(shown.substr(5990), "\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 ... [2,002 more bytes]");
