@@ -1,33 +1,29 @@
 #include "lora_train/report/host_memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
 
 namespace lora_train::report {
 namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-std::int64_t number_in(const std::filesystem::path& file, std::int64_t otherwise) {
+/// The number after a word in a file of the kernel's; after no word: at its start, unless that is "max".
+std::int64_t number_after(std::string_view word, const std::filesystem::path& file, std::int64_t otherwise) {
+  std::ifstream words(file);
+  std::string found;
+  while (found != word && words >> found) {
+  }
   std::int64_t number = 0;
-  return std::ifstream(file) >> number ? number : otherwise;  // "max" is not a number
+  return words >> number ? number : otherwise;
 }
 
-/// Cached file pages, which the kernel evicts first.
-std::int64_t inactive_file_bytes(const std::filesystem::path& folder) {
-  std::ifstream file(folder / "memory.stat");
-  std::string key;
-  for (std::int64_t bytes = 0; file >> key >> bytes;) {
-    if (key == "inactive_file") return bytes;
-  }
-  return 0;
+double gib_of_process(std::string_view word) {
+  return static_cast<double>(number_after(word, "/proc/self/status", 0)) / (1 << 20);
 }
 
 /// Bytes that the control groups of this process (a container, a Slurm job) still allow; cgroup v2.
@@ -41,9 +37,11 @@ std::int64_t left_in_cgroup() {
   }
   std::int64_t left = kNoLimit;
   for (;; folder = folder.parent_path()) {
-    const std::int64_t limit = number_in(folder / "memory.max", kNoLimit);
+    const std::int64_t limit = number_after("", folder / "memory.max", kNoLimit);
     if (limit != kNoLimit) {
-      const std::int64_t used = number_in(folder / "memory.current", 0) - inactive_file_bytes(folder);
+      // The kernel evicts cached file pages first.
+      const std::int64_t used =
+          number_after("", folder / "memory.current", 0) - number_after("inactive_file", folder / "memory.stat", 0);
       left = std::min(left, std::max<std::int64_t>(limit - used, 0));
     }
     if (folder == root || !folder.has_relative_path()) return left;
@@ -52,32 +50,12 @@ std::int64_t left_in_cgroup() {
 
 }  // namespace
 
-double peak_host_memory_gib() {
-  std::FILE* file = std::fopen("/proc/self/status", "re");
-  if (file == nullptr) return 0;
-  double kib = 0;
-  char line[256];
-  while (std::fgets(line, sizeof line, file) != nullptr) {
-    if (std::strncmp(line, "VmHWM:", 6) == 0) std::sscanf(line + 6, "%lf", &kib);
-  }
-  std::fclose(file);
-  return kib / (1024.0 * 1024.0);
-}
+double peak_host_memory_gib() { return gib_of_process("VmHWM:"); }
 
-double host_memory_gib() {
-  double pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 30);
-}
+double host_memory_gib() { return gib_of_process("VmRSS:"); }
 
 std::int64_t available_host_memory() {
-  std::int64_t available = std::int64_t{8} << 30;
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  for (std::int64_t kib = 0; file >> key >> kib >> unit;) {
-    if (key == "MemAvailable:") available = kib * 1024;
-  }
-  return std::min(available, left_in_cgroup());
+  return std::min(number_after("MemAvailable:", "/proc/meminfo", std::int64_t{8} << 20) * 1024, left_in_cgroup());
 }
 
 }  // namespace lora_train::report
