@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "chart/charts.h"
 #include "json_fields.h"
@@ -25,54 +26,40 @@ namespace {
 // A record of an event file is: u64 length, masked CRC32C of these 8 bytes, payload, masked CRC32C of the payload, all
 // little-endian. The payload is a tensorflow.Event message.
 
-/// Lowest byte first.
-template <typename T>
-void append_little_endian(std::string& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
-}
+static_assert(std::endian::native == std::endian::little);
 
-enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+void append_number(std::string& out, const auto& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 
 void append_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
   out.push_back(static_cast<char>(value));
 }
 
-void append_key(std::string& out, int field, WireType type) {
-  append_varint(out, (static_cast<std::uint64_t>(field) << 3) | static_cast<std::uint64_t>(type));
-}
-
 /// A protobuf message.
-class ProtoMessage {
- public:
-  /// int32, int64, bool, enum
-  ProtoMessage& add_varint(int field, std::uint64_t value) {
-    append_key(bytes_, field, kVarint);
-    append_varint(bytes_, value);
-    return *this;
-  }
-  ProtoMessage& add_float(int field, float value) {
-    append_key(bytes_, field, kFixed32);
-    append_little_endian(bytes_, std::bit_cast<std::uint32_t>(value));
-    return *this;
-  }
-  ProtoMessage& add_double(int field, double value) {
-    append_key(bytes_, field, kFixed64);
-    append_little_endian(bytes_, std::bit_cast<std::uint64_t>(value));
-    return *this;
-  }
-  /// bytes, string
-  ProtoMessage& add_bytes(int field, std::string_view bytes) {
-    append_key(bytes_, field, kBytes);
-    append_varint(bytes_, bytes.size());
-    bytes_.append(bytes);
-    return *this;
-  }
-  ProtoMessage& add_message(int field, const ProtoMessage& message) { return add_bytes(field, message.bytes_); }
-  const std::string& bytes() const { return bytes_; }
+struct ProtoMessage {
+  std::string bytes;
 
- private:
-  std::string bytes_;
+  /// An integer (varint), a float or double, or bytes: a text or a message.
+  template <typename Value>
+  ProtoMessage& add(std::uint64_t field, const Value& value) {
+    if constexpr (std::is_same_v<Value, ProtoMessage>) {
+      return add(field, value.bytes);
+    } else if constexpr (std::is_integral_v<Value>) {
+      append_varint(bytes, field << 3);
+      append_varint(bytes, static_cast<std::uint64_t>(value));
+    } else if constexpr (std::is_floating_point_v<Value>) {
+      append_varint(bytes, field << 3 | (sizeof value == 4 ? 5U : 1U));
+      append_number(bytes, value);
+    } else {
+      const std::string_view text = value;
+      append_varint(bytes, field << 3 | 2U);
+      append_varint(bytes, text.size());
+      bytes.append(text);
+    }
+    return *this;
+  }
 };
 
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
@@ -85,50 +72,46 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
   return table;
 }
 
-ProtoMessage event_at(double time) { return ProtoMessage().add_double(1, time); }
+ProtoMessage event_at(double time) { return ProtoMessage().add(1, time); }
 
 std::string frame(std::string_view payload) {
   std::string length, record;
-  append_little_endian(length, std::uint64_t{payload.size()});
+  append_number(length, std::uint64_t{payload.size()});
   record = length;
-  append_little_endian(record, masked_crc32c(length));
+  append_number(record, masked_crc32c(length));
   record.append(payload);
-  append_little_endian(record, masked_crc32c(payload));
+  append_number(record, masked_crc32c(payload));
   return record;
 }
 
 /// The start of a session: readers drop the data of earlier files from this step on.
 std::string session_start_record(long long step, double time) {
   constexpr int kStart = 1;  // SessionLog.SessionStatus
-  const ProtoMessage session = ProtoMessage().add_varint(1, kStart);
-  return frame(event_at(time).add_varint(2, static_cast<std::uint64_t>(step)).add_message(7, session).bytes());
+  const ProtoMessage session = ProtoMessage().add(1, kStart);
+  return frame(event_at(time).add(2, step).add(7, session).bytes);
 }
 
 std::string value_record(const ProtoMessage& value, long long step, double time) {
-  const ProtoMessage summary = ProtoMessage().add_message(1, value);
-  return frame(event_at(time).add_varint(2, static_cast<std::uint64_t>(step)).add_message(5, summary).bytes());
+  const ProtoMessage summary = ProtoMessage().add(1, value);
+  return frame(event_at(time).add(2, step).add(5, summary).bytes);
 }
 
 /// One text, which TensorBoard reads as Markdown: a TensorProto with one dimension, for the plugin "text".
 std::string text_record(std::string_view tag, std::string_view markdown, long long step, double time) {
   constexpr int kString = 7;
-  const ProtoMessage shape = ProtoMessage().add_message(2, ProtoMessage().add_varint(1, 1));
-  const ProtoMessage tensor = ProtoMessage().add_varint(1, kString).add_message(2, shape).add_bytes(8, markdown);
-  const ProtoMessage metadata = ProtoMessage().add_message(1, ProtoMessage().add_bytes(1, "text"));
-  return value_record(ProtoMessage().add_bytes(1, tag).add_message(8, tensor).add_message(9, metadata), step, time);
+  const ProtoMessage shape = ProtoMessage().add(2, ProtoMessage().add(1, 1));
+  const ProtoMessage tensor = ProtoMessage().add(1, kString).add(2, shape).add(8, markdown);
+  const ProtoMessage metadata = ProtoMessage().add(1, ProtoMessage().add(1, "text"));
+  return value_record(ProtoMessage().add(1, tag).add(8, tensor).add(9, metadata), step, time);
 }
 
 /// One picture, RGB.
 std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step,
                          double time) {
   constexpr int kRgb = 3;
-  ProtoMessage image;
-  image.add_varint(1, static_cast<std::uint64_t>(height)).add_varint(2, static_cast<std::uint64_t>(width));
-  image.add_varint(3, kRgb).add_bytes(4, png);
-  return value_record(ProtoMessage().add_bytes(1, tag).add_message(4, image), step, time);
+  const ProtoMessage image = ProtoMessage().add(1, height).add(2, width).add(3, kRgb).add(4, png);
+  return value_record(ProtoMessage().add(1, tag).add(4, image), step, time);
 }
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kFlushInterval{10};
 
@@ -203,10 +186,10 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 std::uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
 
-std::string version_record(double time) { return frame(event_at(time).add_bytes(3, "brain.Event:2").bytes()); }
+std::string version_record(double time) { return frame(event_at(time).add(3, "brain.Event:2").bytes); }
 
 std::string scalar_record(std::string_view tag, float value, long long step, double time) {
-  return value_record(ProtoMessage().add_bytes(1, tag).add_float(2, value), step, time);
+  return value_record(ProtoMessage().add(1, tag).add(2, value), step, time);
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets)
