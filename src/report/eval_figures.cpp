@@ -46,29 +46,17 @@ constexpr EvalMetric kMetrics[] = {{"loss", &F::loss, false, kDataset},
                                    {"mean_confidence", &F::mean_confidence, std::nullopt, kConfidence},
                                    {"over_confidence", &F::over_confidence, std::nullopt, kConfidence}};
 
-std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
-  std::vector<std::string> names;
-  for (const EvalTask& task : tasks) {
-    for (const EvalMetric& metric : eval_metrics(task.kind)) names.push_back(task.name + "." + metric.name);
-  }
-  return names;
-}
-
 [[noreturn]] void refuse(const std::string& name, const std::vector<std::string>& sets,
                          const std::vector<EvalTask>& tasks) {
-  const std::vector<std::string> of_tasks = names_of_tasks(tasks);
-  std::vector<std::string> known = of_tasks, expected;
-  if (!sets.empty()) {
-    for (const char* of_all : {"eval_loss", "perplexity", "token_accuracy", "ece"}) known.push_back(of_all);
-    for (const auto& set : sets) known.push_back(set + ".loss");
-    expected.push_back(
-        "eval_loss, perplexity, token_accuracy or ece, or one of these for a dataset, as NAME.loss (the sets are: " +
-        join(sets) + ")");
-  }
-  if (!tasks.empty()) expected.push_back(fmt::format("a task metric ({})", join(of_tasks)));
-  if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");
-  throw ConfigError("metric_for_best_model", "no evaluation has \"{}\".{} Expected {}.", name,
-                    did_you_mean(name, known), join(expected, ", or "));
+  std::vector<std::string> known;
+  if (!sets.empty() || tasks.empty()) known = {"eval_loss", "perplexity", "token_accuracy", "ece"};
+  const auto add = [&](const std::string& source, std::optional<TaskKind> kind) {
+    for (const EvalMetric& metric : eval_metrics(kind)) known.push_back(source + "." + metric.name);
+  };
+  for (const std::string& set : sets) add(set, std::nullopt);
+  for (const EvalTask& task : tasks) add(task.name, task.kind);
+  throw ConfigError("metric_for_best_model", "no evaluation has \"{}\".{} Expected one of {}.", name,
+                    did_you_mean(name, known), join(known));
 }
 
 /// The longest of `names` that is followed by a dot at the start of `name`: names may contain dots.

@@ -140,7 +140,7 @@ def test_a_best_checkpoint_that_is_gone_is_an_error(setup):
 
 @pytest.mark.parametrize("changes, message", [
     (dict(metric_for_best_model="eval_los"), 'Did you mean "eval_loss"?'),
-    (dict(metric_for_best_model="test.loss"), "the sets are: val"),
+    (dict(metric_for_best_model="test.loss"), "Expected one of eval_loss, perplexity, token_accuracy, ece, val.loss"),
     (dict(early_stopping_patience=2, eval_steps="off"), "needs evaluations during the run"),
     (dict(early_stopping_patience=0), "early_stopping_patience"),
     (dict(early_stopping_threshold=-1), "early_stopping_threshold"),

@@ -204,7 +204,7 @@ BAD = {  # what is wrong: the changes of the profile, a part of the message, the
     "an unknown metric": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], metric_for_best_model="conf.ecee"),
                           'metric_for_best_model: no evaluation has "conf.ecee". Did you mean "conf.ece"?', 2, 2),
     "a loss without data": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], early_stopping_patience=1),
-                            'no evaluation has "eval_loss". Expected a task metric (conf.accuracy, conf.ece,', 2, 2),
+                            'no evaluation has "eval_loss". Expected one of conf.accuracy, conf.ece,', 2, 2),
     "correct is no flag": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", [signed(50, correct=1)]))]),
                            "bad.jsonl:1: correct is number, expected true or false", 3, 0),
     "no prompt": (lambda s: dict(eval_tasks=[dict(task(s, "sums", "exact_match"), path=rows_of(s, "bad.jsonl", [{"text": "a"}]))]),
