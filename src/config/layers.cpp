@@ -24,42 +24,18 @@ bool is_variable_name(const std::string& name) {
          std::isdigit(static_cast<unsigned char>(name[0])) == 0;
 }
 
-// The text for what is between ${ and }, or a message.
-std::string replace_one(const std::string& inside, const Environment& environment, std::string& problem) {
+/// The text for what is between ${ and }. Throws ConfigError.
+std::string value_of_variable(const std::string& inside, const Environment& environment) {
   const std::size_t split = inside.find(":-");
   const std::string name = inside.substr(0, split);
-  if (!is_variable_name(name)) {
-    problem = "\"${" + inside + "}\" is not a variable. Expected ${NAME} or ${NAME:-default}; $${ stands for ${.";
-    return {};
-  }
-  if (inside.find("${") != std::string::npos) {
-    problem = "\"${" + inside + "}\" has a variable in its default, which is not expanded. Give a plain default.";
-    return {};
+  if (!is_variable_name(name) || inside.find("${") != std::string::npos) {
+    throw ConfigError(
+        "", "\"${{{}}}\" is not a variable. Expected ${{NAME}} or ${{NAME:-default}}; $${{ stands for ${{.", inside);
   }
   const auto value = environment(name);
   if (split != std::string::npos) return value && !value->empty() ? *value : inside.substr(split + 2);
-  if (!value) problem = "the variable " + name + " is not set. Export it, or give a default: ${" + name + ":-default}.";
-  return value.value_or("");
-}
-
-std::string replace_in_text(const std::string& text, const Environment& environment, std::string& problem) {
-  std::string out;
-  std::size_t at = 0;
-  for (std::size_t open = text.find("${"); open != std::string::npos; open = text.find("${", at)) {
-    if (open > at && text[open - 1] == '$') {
-      out += text.substr(at, open - 1 - at) + "${";
-      at = open + 2;
-      continue;
-    }
-    const std::size_t close = text.find('}', open);
-    if (close == std::string::npos) {
-      problem = "\"" + text.substr(open) + "\" has no closing brace. Expected ${NAME} or ${NAME:-default}.";
-      return text;
-    }
-    out += text.substr(at, open - at) + replace_one(text.substr(open + 2, close - open - 2), environment, problem);
-    at = close + 1;
-  }
-  return out + text.substr(at);
+  if (value) return *value;
+  throw ConfigError("", "the variable {} is not set. Export it, or give a default: ${{{}:-default}}.", name, name);
 }
 
 void set_places(Value& value, const Place& place) {
@@ -213,15 +189,34 @@ std::optional<std::string> process_environment(const std::string& name) {
   return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
-void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings) {
-  if (value.is_scalar() && value.text.find("${") != std::string::npos) {
-    std::string problem;
-    const std::string replaced = replace_in_text(value.text, environment, problem);
-    if (problem.empty()) {
-      value.text = replaced;
-    } else {
-      findings.mistake(value.place, key, problem);
+std::string replace_braced(const std::string& text, const std::string& open,
+                           const std::function<std::string(const std::string&)>& replace) {
+  std::string out;
+  std::size_t at = 0;
+  for (std::size_t found = text.find(open); found != std::string::npos; found = text.find(open, at)) {
+    const bool is_escaped = open.front() == '$' && found > at && text[found - 1] == '$';
+    const std::size_t begin = found + open.size();
+    out += text.substr(at, found - at);
+    at = begin;
+    if (is_escaped) {
+      out += '{';
+      continue;
     }
+    const std::size_t close = text.find('}', begin);
+    if (close == std::string::npos)
+      throw ConfigError("", "\"{}\" has no closing brace. Expected {}NAME}}.", text.substr(found), open);
+    out += replace(text.substr(begin, close - begin));
+    at = close + 1;
+  }
+  return out + text.substr(at);
+}
+
+void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings) {
+  try {
+    value.text =
+        replace_braced(value.text, "${", [&](const auto& inside) { return value_of_variable(inside, environment); });
+  } catch (const ConfigError& error) {
+    findings.mistake(value.place, key, error.message());
   }
   for (auto& item : value.items) replace_variables(item, key, environment, findings);
   for (auto& [name, member] : value.members) replace_variables(member, key, environment, findings);

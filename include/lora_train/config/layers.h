@@ -24,6 +24,11 @@ std::vector<Value> read_layers(const ProfileSources& sources, const Environment&
 /// reported under `key`.
 void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings);
 
+/// `text` with what stands between each `open` ("{" or "${") and the next brace replaced; $${ stands for ${. Throws
+/// ConfigError if there is no such brace.
+std::string replace_braced(const std::string& text, const std::string& open,
+                           const std::function<std::string(const std::string&)>& replace);
+
 /// The value of a command-line setting, with its place. Only a value that looks like a list, a map or a quoted text is
 /// YAML: `--set run_name=a: b` is text.
 Value override_value(const Override& setting, const Environment& environment, Findings& findings);

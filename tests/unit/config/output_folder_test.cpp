@@ -28,7 +28,7 @@ TEST(OutputFolder, UnknownKeysAndListsAreMistakes) {
   EXPECT_EQ(files.error("seed: 1\noutput_dir: \"r{lora_rr}\"\n"),
             "profile.yaml:2: output_dir: {lora_rr} is not a key. Expected a key with a single value, such as "
             "{learning_rate}. Did "
-            "you mean {lora_r}?");
+            "you mean \"lora_r\"?");
   EXPECT_NE(files.error("output_dir: \"{datasets}\"\n").find("{datasets} is a list or a map"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"{output_dir}\"\n").find("is not a key"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"r{lora_r\"\n").find("has no closing brace"), std::string::npos);
