@@ -101,29 +101,25 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   };
   require(options.max_seq_len > 0 && options.max_seq_len <= INT32_MAX, "max_seq_len", "must be in 1..2147483647");
   require(options.global_batch_size > 0, "global_batch_size", "must be above 0");
-  require(options.micro_batch_size > 0, "micro_batch_size", "must be above 0");
-  require(!options.num_epochs || *options.num_epochs > 0, "num_epochs", "must be above 0");
-  require(!options.max_steps || *options.max_steps > 0, "max_steps", "must be above 0");
-  require(options.num_epochs || options.max_steps, "num_epochs",
-          "set num_epochs or max_steps; without one the run never ends");
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    throw ShapeError("PlanOptions::rank", "rank {} of a world of {}", options.rank, options.world_size);
-  }
+  // A profile that gets here keeps the rest.
+  const auto expect = [](bool is_good, const char* message) {
+    if (!is_good) throw ShapeError("PlanOptions", message);
+  };
+  expect(options.micro_batch_size > 0, "no micro_batch_size");
+  expect(options.num_epochs || options.max_steps, "a run without an end");
+  expect(options.num_epochs.value_or(1) > 0 && options.max_steps.value_or(1) > 0, "a run without a step");
+  expect(options.rank >= 0 && options.rank < options.world_size, "a rank outside the world");
   std::size_t end = 0;
   double documents_per_epoch = 0;
   for (const WeightedRange& range : options.ranges) {
     require(range.weight > 0 && std::isfinite(range.weight), "datasets.weight", "must be above 0");
-    if (range.begin != end || range.end < range.begin) {
-      throw ShapeError("PlanOptions::ranges", "ranges do not follow one another");
-    }
+    expect(range.begin == end && range.end >= range.begin, "ranges do not follow one another");
     end = range.end;
     documents_per_epoch += range.weight * static_cast<double>(range.end - range.begin);
   }
   require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
           "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 documents per epoch");
-  if (!options.ranges.empty() && end != num_documents) {
-    throw ShapeError("PlanOptions::ranges", "ranges do not cover the {} documents", num_documents);
-  }
+  expect(options.ranges.empty() || end == num_documents, "ranges do not cover the documents");
 }
 
 void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
@@ -137,9 +133,7 @@ void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
 
 std::vector<std::uint32_t> lengths_of(const DocumentStore& store) {
   std::vector<std::uint32_t> lengths(store.size());
-  for (std::size_t i = 0; i < store.size(); ++i) {
-    lengths[i] = static_cast<std::uint32_t>(store.num_tokens(i));
-  }
+  for (std::size_t i = 0; i < store.size(); ++i) lengths[i] = static_cast<std::uint32_t>(store.num_tokens(i));
   return lengths;
 }
 

@@ -123,7 +123,7 @@ TEST(RunPlan, SmallerOfEpochsAndStepsEndsTheRun) {
   options.num_epochs = std::nullopt;
   EXPECT_EQ(RunPlan(store, options).total_steps(), 100);
   options.max_steps = std::nullopt;
-  EXPECT_THROW(RunPlan(store, options), ConfigError);
+  EXPECT_THROW(RunPlan(store, options), ShapeError);
   options.num_epochs = 1.5;  // half of three steps, rounded up
   EXPECT_EQ(steps_per_epoch(RunPlan(store, options)), (std::vector<std::int64_t>{3, 2}));
   options.num_epochs = 0.1;
@@ -197,7 +197,7 @@ TEST(RunPlan, RefusesWhatCannotBeTrained) {
   EXPECT_THROW(RunPlan(documents(3, 60), short_rows), DataError);
   const DocumentStore store = documents(10, 5);
   EXPECT_THROW(RunPlan(store, options_with(0, 1)), ConfigError);
-  EXPECT_THROW(RunPlan(store, options_with(1, 0)), ConfigError);
+  EXPECT_THROW(RunPlan(store, options_with(1, 0)), ShapeError);
   EXPECT_THROW(RunPlan(store, options_with(1, 1)).step(0), ShapeError);
 }
 

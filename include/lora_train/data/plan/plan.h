@@ -53,7 +53,7 @@ class RunPlan {
  public:
   /// Counts the steps of num_epochs; with packing and shuffle, this packs each epoch. With max_steps alone, epochs are
   /// counted when reached. Throws StopError on a stop request, DataError if the store is empty or so small that the
-  /// weights choose nothing, ConfigError if the options are not as documented above.
+  /// weights choose nothing, ConfigError for a batch, length or weight out of range.
   RunPlan(const DocumentStore& store, const PlanOptions& options);
   ~RunPlan();
   RunPlan(RunPlan&&) noexcept;
