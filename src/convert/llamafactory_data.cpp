@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "converter.h"
@@ -78,23 +77,6 @@ std::string refusal(const Value& entry) {
   return {};
 }
 
-/// Keys that are nearly LLaMA-Factory's, which ignores them.
-std::vector<std::string> misspelt_keys(const Value& entry) {
-  const auto& groups = tool_of(ForeignTool::kLlamaFactory).groups;
-  std::vector<std::string> problems;
-  for (const std::string group : {"entry", "columns", "tags"}) {
-    const Value* map = group == "entry" ? &entry : entry.find(group);
-    if (!map) continue;
-    for (const auto& [name, value] : map->members) {
-      const std::string near = nearest_name(name, groups.at(group));
-      if (!near.empty() && near != name)
-        problems.push_back(fmt::format("has the key {}{}, which LLaMA-Factory does not know. Did you mean {}?",
-                                       group == "entry" ? "" : group + ".", name, near));
-    }
-  }
-  return problems;
-}
-
 std::string layout_of(const Value& entry) {
   const std::string formatting = entry.text_of("formatting");
   return formatting.empty() ? "alpaca" : formatting;
@@ -102,15 +84,21 @@ std::string layout_of(const Value& entry) {
 
 void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   const std::string formatting = layout_of(info);
+  const std::vector<std::string> keys = is_pretraining ? std::vector<std::string>() : data::example_keys(entry.path);
+  // A column of our name that LLaMA-Factory does not read, since dataset_info.json names none, stays unread here.
+  const auto map_or_leave = [&](const std::string& ours, const std::string& theirs) {
+    entry.map(ours, theirs);
+    if (theirs.empty() && std::ranges::count(keys, ours) > 0) entry.leave_unread(ours);
+  };
   if (is_pretraining) {
     entry.type = DatasetType::kText;
     entry.map("text", column(info, "prompt", "instruction"));
   } else if (formatting == "alpaca") {
     entry.type = DatasetType::kAlpaca;
     entry.map("instruction", column(info, "prompt", "instruction"));
-    entry.map("input", column(info, "query", "input"));
+    map_or_leave("input", column(info, "query", "input"));
     entry.map("output", column(info, "response", "output"));
-    entry.map("history", column(info, "history", ""));
+    map_or_leave("history", column(info, "history", ""));
   } else {
     const std::string messages = column(info, "messages", "conversations");
     const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
@@ -127,39 +115,12 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
       entry.map_role(ours, tag(info, name, ""));
     }
   }
-  entry.map("system", column(info, "system", ""));
-  entry.map("tools", column(info, "tools", ""));
+  map_or_leave("system", column(info, "system", ""));
+  map_or_leave("tools", column(info, "tools", ""));
   const bool is_openai = formatting == "openai";
   const std::string call = is_openai ? "tool_calls" : tag(info, "function_tag", "function_call");
   entry.has_tools = !column(info, "tools", "").empty() ||
                     (!is_pretraining && formatting != "alpaca" && data::has_string(entry.path, call));
-}
-
-/// Says if the examples' messages have other keys than the tags, and which tags would fit; empty = the tags fit.
-std::string tag_problem(const DataEntry& entry, const Value& info) {
-  const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
-  const auto keys = data::first_message_keys(entry.path, column(info, "messages", "conversations"));
-  const auto has = [&](const std::string& name) { return std::ranges::count(keys, name) > 0; };
-  if (keys.empty() || has(role) || !has("role") || !has("content")) return {};
-  return "has messages with role and content, but LLaMA-Factory looks for " + role + " and " + content +
-         ". Add to its entry in dataset_info.json: \"tags\": {\"role_tag\": \"role\", \"content_tag\": \"content\", "
-         "\"user_tag\": \"user\", \"assistant_tag\": \"assistant\", \"system_tag\": \"system\"}.";
-}
-
-/// Columns that an example has and that are read here by their names, but not by LLaMA-Factory, for which
-/// dataset_info.json names none.
-std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& info) {
-  if (entry.type == DatasetType::kText) return {};
-  const bool is_alpaca = entry.type == DatasetType::kAlpaca;
-  std::map<std::string, std::string> named = {
-      {"system", column(info, "system", "")}};  // what is read here, and its name there
-  if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
-  if (!is_alpaca) named["tools"] = column(info, "tools", "");
-  std::vector<std::string> unnamed;
-  for (const std::string& key : data::example_keys(entry.path)) {
-    if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
-  }
-  return unnamed;
 }
 
 std::optional<DatasetInfo> read_info(Converter& converter, const std::string& key) {
@@ -178,22 +139,6 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
   return info;
 }
 
-std::string share_of_file(const std::string& limit) {
-  return fmt::format("jq '.[:{}]' for a JSON array, head -n {} for JSON Lines", limit, limit);
-}
-
-// num_samples of dataset_info.json, which are drawn, not the first ones.
-void refuse_num_samples(Converter& converter, const std::string& name, const std::string& path,
-                        const std::string& limit) {
-  if (limit.empty()) return;
-  const auto examples = data::count_examples(path);
-  if (examples && parse_number(limit) && static_cast<double>(*examples) == *parse_number(limit)) return;
-  converter.refuse(
-      name, fmt::format("draws {} examples from a file{}, and lora-train would draw others. Put {} examples into a "
-                        "file of their own ({}).",
-                        limit, examples ? fmt::format(" of {}", *examples) : "", limit, share_of_file(limit)));
-}
-
 /// The first examples that max_samples leaves of a file that has more, or that is not here.
 std::optional<std::int64_t> sample_limit(const Converter& converter, const DataEntry& entry) {
   const auto limit = parse_integer(converter.text("max_samples"));
@@ -201,17 +146,10 @@ std::optional<std::int64_t> sample_limit(const Converter& converter, const DataE
   return limit && examples && std::cmp_less_equal(*examples, *limit) ? std::nullopt : limit;
 }
 
-/// One dataset of dataset_info.json, and its problems.
-struct NamedDataset {
+/// One dataset of dataset_info.json.
+DataEntry convert_dataset(Converter& converter, const std::string& key, const std::string& name, const fs::path& folder,
+                          const Value& info) {
   DataEntry entry;
-  std::vector<std::string> problems;
-};
-
-NamedDataset convert_dataset(Converter& converter, const std::string& key, const std::string& name,
-                             const fs::path& folder, const Value& info) {
-  NamedDataset dataset;
-  DataEntry& entry = dataset.entry;
-  if (const std::string problem = refusal(info); !problem.empty()) dataset.problems.push_back(name + " " + problem);
   const std::string hub = info.text_of("hf_hub_url"), file = info.text_of("file_name");
   entry.path = hub.empty() ? (folder / file).string() : hub;
   if (!hub.empty()) {
@@ -219,29 +157,24 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
     entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
     entry.subset = info.text_of("subset");
   }
-  for (const std::string& problem : misspelt_keys(info)) dataset.problems.push_back(name + " " + problem);
   std::error_code code;
   if (hub.empty() && !file.empty() && !fs::exists(entry.path, code))
     converter.note(key, name + " is " + entry.path + ", which was not found, so its examples were not checked");
-  const bool is_pretraining = converter.text("stage") == "pt", is_alpaca = layout_of(info) == "alpaca";
-  fill_layout(entry, info, is_pretraining);
-  if (const std::string problem = is_pretraining || is_alpaca ? "" : tag_problem(entry, info); !problem.empty()) {
-    dataset.problems.push_back(name + " " + problem);
+  fill_layout(entry, info, converter.text("stage") == "pt");
+  if (const std::string drawn = info.text_of("num_samples"); !drawn.empty()) {
+    converter.refuse(
+        fmt::format("{}[{}].num_samples", key, name),
+        fmt::format("draws {0} examples, and lora-train would draw others. Put {0} examples into a file of their own "
+                    "(jq '.[:{0}]' for a JSON array, head -n {0} for JSON Lines).",
+                    drawn));
   }
-  if (const auto unnamed = unnamed_columns(entry, info); !unnamed.empty()) {
-    const bool is_one = unnamed.size() == 1;
-    dataset.problems.push_back(name + " has " + (is_one ? "a column " : "columns ") + join(unnamed) +
-                               " that dataset_info.json does not name, so LLaMA-Factory does not read " +
-                               (is_one ? "it" : "them") + "; lora-train would. Remove " + (is_one ? "it" : "them") +
-                               " from the examples, or name " + (is_one ? "it" : "them") + " in columns.");
-  }
-  refuse_num_samples(converter, fmt::format("{}[{}].num_samples", key, name), entry.path, info.text_of("num_samples"));
   entry.max_samples = sample_limit(converter, entry);
-  return dataset;
+  return entry;
 }
 
 bool has_history(const DataEntry& entry) {
-  return entry.type != DatasetType::kAlpaca || entry.field_map.contains("history");
+  const auto found = entry.field_map.find("history");
+  return entry.type != DatasetType::kAlpaca || (found != entry.field_map.end() && !found->second.empty());
 }
 
 void convert_thinking(Converter& converter, const std::vector<DataEntry>& train) {
@@ -289,14 +222,12 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
   for (const auto& name : names_in(*names)) {
     const Value* found = info->entries.find(name);
     if (!found) {
-      const std::string near = nearest_name(name, known);
-      problems.push_back(fmt::format("{} is not in {}{}", name, (info->folder / "dataset_info.json").string(),
-                                     near.empty() ? "." : fmt::format(". Did you mean {}?", near)));
+      problems.push_back(fmt::format("{} is not in {}.{}", name, (info->folder / "dataset_info.json").string(),
+                                     did_you_mean(nearest_names(name, known))));
       continue;
     }
-    NamedDataset dataset = convert_dataset(converter, key, name, info->folder, *found);
-    problems.insert(problems.end(), dataset.problems.begin(), dataset.problems.end());
-    entries.push_back(std::move(dataset.entry));
+    if (const std::string problem = refusal(*found); !problem.empty()) problems.push_back(name + " " + problem);
+    entries.push_back(convert_dataset(converter, key, name, info->folder, *found));
   }
   if (problems.empty()) return entries;
   converter.refuse(key, join(problems, " "));
@@ -359,10 +290,11 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
   const bool has_tools = std::ranges::any_of(train, &DataEntry::has_tools);
   if (ours.empty()) {
     const auto& theirs = tool_of(ForeignTool::kLlamaFactory).templates;
-    const std::string near = theirs.contains(name) ? "" : nearest_name(name, names_of_keys(theirs));
     return converter.refuse(
-        "template", name + (theirs.contains(name) ? " is not supported." : " is not a LLaMA-Factory template.") +
-                        (near.empty() ? "" : fmt::format(" Did you mean {}?", near)) +
+        "template", name +
+                        (theirs.contains(name) ? " is not supported."
+                                               : " is not a LLaMA-Factory template." +
+                                                     did_you_mean(nearest_names(name, names_of_keys(theirs)))) +
                         " Use the model's own (chat_template: tokenizer), or write a .jinja file and name it as "
                         "chat_template.");
   }

@@ -138,17 +138,6 @@ std::vector<std::string> example_keys(const std::filesystem::path& file, std::si
   return keys;
 }
 
-std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column) {
-  std::vector<std::string> keys;
-  for (const Json& example : first_examples_of(file, 1)) {
-    const auto messages = example.find(column);
-    if (messages == example.end() || !messages->is_array() || messages->empty() || !messages->front().is_object())
-      continue;
-    for (const auto& field : messages->front().items()) keys.push_back(field.key());
-  }
-  return keys;
-}
-
 bool has_string(const std::filesystem::path& file, const std::string& text) {
   const std::string quoted = '"' + text + '"';
   bool is_found = false;

@@ -137,11 +137,15 @@ def test_examples_with_function_calls_take_the_model_s_own_template(tmp_path):
 
 
 def test_all_problems_of_datasets_come_at_once(tmp_path):
-    run = factory(tmp_path, "", a=({"ranking": True}, [{"instruction": "a", "output": "b"}]), b=({}, [{"instruction": "a", "output": "b", "system": "s", "history": []}]),
-                  c=({"formatting": "openai", "columns": {"messages": "conversations"}}, turns(("user", "a"), ("assistant", "b"), role="role", content="content")))
+    rows = [{"instruction": "a", "output": "b"}]
+    run = factory(tmp_path, "", a=({"ranking": True}, rows), b=({"script_url": "b.py"}, rows))
     said = json.loads(run.stdout)["refused"]["dataset"]
-    assert run.code == USAGE and "a has pairs of answers" in said and "b has columns system, history" in said, run
-    assert "c has messages with role and content, but LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
+    assert run.code == USAGE and "a has pairs of answers" in said and "b is loaded with script_url" in said, run
+
+
+def test_columns_that_llama_factory_does_not_read_stay_unread(tmp_path):
+    run = factory(tmp_path, "", b=({}, [{"instruction": "a", "output": "b", "system": "s", "history": []}]))
+    assert json.loads(run.stdout)["profile"]["datasets"][0]["field_map"] == {"history": None, "system": None}, run
 
 
 def test_max_samples_is_that_of_each_dataset(tmp_path):

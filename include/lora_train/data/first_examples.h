@@ -55,9 +55,6 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
 /// Key names of the first examples, each once.
 std::vector<std::string> example_keys(const std::filesystem::path& file, std::size_t most_examples = 1000);
 
-/// Key names of the first message in the list `column` of the first example.
-std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
-
 /// True if the string `text`, in quotes, occurs anywhere in the examples.
 bool has_string(const std::filesystem::path& file, const std::string& text);
 

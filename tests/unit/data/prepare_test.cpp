@@ -406,8 +406,6 @@ TEST_F(PrepareData, LooksAtExamplesOfJsonAndThrowsNothing) {
   EXPECT_EQ(example_keys(lines), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(example_keys(lines, 1), std::vector<std::string>{"a"});
   EXPECT_EQ(example_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
-  EXPECT_EQ(first_message_keys(array, "a"), std::vector<std::string>{"b"});
-  EXPECT_EQ(first_message_keys(lines, "c"), std::vector<std::string>{});
   EXPECT_TRUE(has_string(lines, "c"));
   EXPECT_TRUE(has_string(array, "b"));
   EXPECT_FALSE(has_string(array, "d"));
