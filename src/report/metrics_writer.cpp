@@ -169,17 +169,12 @@ void MetricsWriter::drop_after(long long step) {
   if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
   std::string kept;
-  std::size_t begin_of_rest = text.size();  // start of the lines to remove
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
-    if (is_later_than(std::string_view(text).substr(begin, end - begin), step)) {
-      begin_of_rest = std::min(begin_of_rest, kept.size());
-    } else {
-      kept.append(text, begin, end - begin);
-    }
+    if (!is_later_than(std::string_view(text).substr(begin, end - begin), step)) kept.append(text, begin, end - begin);
     begin = end;
   }
-  if (kept.size() <= begin_of_rest) {
+  if (text.starts_with(kept)) {
     if (kept.size() < text.size()) truncate_to(fd_, path_, kept.size());
     return;
   }

@@ -1,5 +1,6 @@
 #include "lora_train/report/run_log.h"
 
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -255,30 +256,6 @@ std::string read_metrics(const fs::path& path, RunRecord& run) {
                      num_bad > 1 ? fmt::format(" ({} such lines)", num_bad) : "");
 }
 
-/// Natural order: "r8" before "r16", and "0.001" before "0.01". Digits without a leading zero compare as a number.
-bool is_before(std::string_view a, std::string_view b) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const auto take_digits = [&](std::string_view& text) {
-    std::size_t end = 0;
-    while (end < text.size() && is_digit(text[end])) ++end;
-    const std::string_view digits = text.substr(0, end);
-    text.remove_prefix(end);
-    return digits;
-  };
-  while (!a.empty() && !b.empty()) {
-    if (is_digit(a.front()) && is_digit(b.front())) {
-      const std::string_view x = take_digits(a), y = take_digits(b);
-      const bool are_numbers = x.front() != '0' && y.front() != '0';
-      if (x != y) return are_numbers && x.size() != y.size() ? x.size() < y.size() : x < y;
-    } else {
-      if (a.front() != b.front()) return a.front() < b.front();
-      a.remove_prefix(1);
-      b.remove_prefix(1);
-    }
-  }
-  return a.size() < b.size();
-}
-
 void add_reason(RunRecord& run, const std::string& reason) {
   if (reason.empty()) return;
   run.reason += (run.reason.empty() ? "" : "; ") + reason;
@@ -419,8 +396,8 @@ bool is_run_folder(const fs::path& folder) {
 std::vector<fs::path> find_runs(const fs::path& folder) {
   std::vector<fs::path> runs;
   add_runs(folder, kMaxRunDepth, runs);
-  std::sort(runs.begin(), runs.end(),
-            [](const fs::path& a, const fs::path& b) { return is_before(a.string(), b.string()); });
+  // Natural order: "r8" before "r16", and "0.001" before "0.01".
+  std::ranges::sort(runs, [](const fs::path& a, const fs::path& b) { return ::strverscmp(a.c_str(), b.c_str()) < 0; });
   return runs;
 }
 

@@ -181,16 +181,16 @@ Json throttling_of(const RunRecord& run) {
 
 /// Name "": the mean over datasets, used by the figures.
 Json mean_evals_of(const RunRecord& run) {
-  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
-       accuracy = Json::array();
+  Json means;
+  for (const char* name : {"step", "tokens", "time", "loss", "token_accuracy"}) means[name] = Json::array();
   for (const auto& eval : mean_evals(run.evals)) {
-    step.push_back(eval.step);
-    tokens.push_back(shortened(eval.total_tokens));
-    time.push_back(shortened(eval.run_s));
-    loss.push_back(shortened(eval.loss));
-    accuracy.push_back(shortened(eval.token_accuracy));
+    means["step"].push_back(eval.step);
+    means["tokens"].push_back(shortened(eval.total_tokens));
+    means["time"].push_back(shortened(eval.run_s));
+    means["loss"].push_back(shortened(eval.loss));
+    means["token_accuracy"].push_back(shortened(eval.token_accuracy));
   }
-  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"token_accuracy", accuracy}};
+  return means;
 }
 
 /// The timeline. Leaves out spans too short to show, and merges the spans around them.
@@ -245,18 +245,14 @@ Json page_object(const char* kind, const std::vector<RunRecord>& runs) {
   return object;
 }
 
-std::string with_replaced(const std::string& text, const std::map<char, const char*>& replacements) {
-  std::string out;
-  for (const char c : text) {
-    const auto found = replacements.find(c);
-    found == replacements.end() ? out += c : out += found->second;
-  }
-  return out;
-}
-
 /// Escapes JSON for a script element: nothing in it may look like a tag or a comment.
 std::string script_json(const Json& object) {
-  return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
+  std::string out;
+  for (const char c : to_line(object)) {
+    const bool is_special = c == '<' || c == '>' || c == '&';
+    is_special ? out += fmt::format("\\u{:04x}", static_cast<unsigned>(c)) : out += c;
+  }
+  return out;
 }
 
 constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";

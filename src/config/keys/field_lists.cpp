@@ -70,10 +70,9 @@ void read_members(const EntryMembers<Entry>& members, const Value& map, const st
     const auto found = std::ranges::find(members, name, &EntryMember<Entry>::name);
     if (found == members.end()) {
       const std::vector<std::string> known = names_of_members(members);
-      const std::string near = nearest_name(name, known);
-      findings.mistake(value.place, place,
-                       fmt::format("unknown key. {}Known here: {}.",
-                                   near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
+      findings.mistake(
+          value.place, place,
+          fmt::format("unknown key.{} Known here: {}.", did_you_mean(nearest_names(name, known)), join(known)));
     } else if (!value.is_null() || found->is_required) {
       found->read(value, place, entry, findings);
     }

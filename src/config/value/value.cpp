@@ -30,13 +30,9 @@ Value scalar_value(Value::Kind kind, std::string text) {
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out += code;
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       out += c;
     }
@@ -259,30 +255,20 @@ bool is_json(const std::string& text) {
   return first != std::string::npos && (text[first] == '{' || text[first] == '[');
 }
 
-// The number of a \uXXXX at `at` if it is from `first` to `first` + 0x3FF, half of a surrogate pair; else -1.
-long surrogate(const std::string& text, std::size_t at, long first) {
-  if (text.compare(at, 2, "\\u") != 0 || at + 6 > text.size()) return -1;
-  const std::string digits = text.substr(at + 2, 4);
-  if (digits.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) return -1;
-  const long number = std::stol(digits, nullptr, 16);
-  return number >= first && number <= first + 0x3FF ? number : -1;
-}
-
 // Characters above U+FFFF are two escapes in JSON; yaml-cpp wants one of eight digits.
 std::string join_surrogates(const std::string& text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
-    const long high = surrogate(text, at, 0xD800);
-    const long low = high < 0 ? -1 : surrogate(text, at + 6, 0xDC00);
-    if (low >= 0) {
-      char escape[16];
-      std::snprintf(escape, sizeof escape, "\\U%08lX", 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00));
-      out += escape;
+    unsigned high = 0, low = 0;
+    int length = 0;
+    if (text[at] == '\\') std::sscanf(text.substr(at, 12).c_str(), "\\u%4x\\u%4x%n", &high, &low, &length);
+    if (length == 12 && high >> 10 == 0xD800 >> 10 && low >> 10 == 0xDC00 >> 10) {
+      out += fmt::format("\\U{:08X}", 0x10000 + ((high & 0x3FF) << 10) + (low & 0x3FF));
       at += 12;
     } else {
-      const std::size_t length = text[at] == '\\' ? 2 : 1;  // what follows a backslash does not begin an escape
-      out += text.substr(at, length);
-      at += length;
+      const std::size_t num_chars = text[at] == '\\' ? 2 : 1;  // what follows a backslash does not begin an escape
+      out += text.substr(at, num_chars);
+      at += num_chars;
     }
   }
   return out;

@@ -146,12 +146,6 @@ constexpr double kMuchWider = 1.8;   ///< times the range of the other values
 constexpr double kFarShare = 0.005;  ///< share of the values that may be outside, per side
 constexpr std::size_t kFewValues = 50;
 
-Range range_of(const std::vector<Sample>& samples) {
-  const auto [low, high] =
-      std::minmax_element(samples.begin(), samples.end(), [](auto& a, auto& b) { return a.y < b.y; });
-  return {low->y, high->y};
-}
-
 /// The range of the values after the start, with a margin; the full range if there are too few.
 Range later_range(const std::vector<Sample>& samples, const Range& whole) {
   std::vector<double> later;
@@ -364,7 +358,8 @@ std::vector<double> nice_ticks(const Range& range, int count) {
 
 Range fitted_range(const std::vector<Sample>& samples, bool from_zero) {
   if (samples.empty()) return {};
-  Range range = range_of(samples);
+  const auto [least, most] = std::ranges::minmax(samples, {}, &Sample::y);
+  Range range{least.y, most.y};
   const Range later = later_range(samples, range);
   const double low = from_zero ? std::min(0.0, later.low) : later.low;
   if (range.high - range.low > kMuchWider * (later.high - low)) range = later;
