@@ -106,11 +106,12 @@ const CLI::Option* CommandParser::find_option(std::string& flag) const {
   return option;
 }
 
-/// True if the word after a flag that needs no value is its value: no flag, setting or file.
+/// True if the word after a flag that needs no value is its value: no flag, setting or profile.
 bool CommandParser::may_be_value(const std::string& word) const {
   const bool is_setting =
       word.find('=') != std::string::npos && find_key("--" + word.substr(0, word.find_first_of("=[.")));
-  return !word.starts_with("--") && !is_setting && !is_configuration(word);
+  const bool is_profile = !keys_.empty() && is_configuration(word);
+  return !word.starts_with("--") && !is_setting && !is_profile;
 }
 
 void CommandParser::take_key(const KnownName& key, const std::vector<std::string>& words, std::size_t& at) {
