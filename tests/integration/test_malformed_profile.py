@@ -86,7 +86,7 @@ def chain(files):
 SYNTAX = [
     refused("missing_file", lambda f: None, PROFILE, "no such file, and no shipped profile of that name"),
     refused("folder", lambda f: (f.folder / PROFILE).mkdir(), PROFILE, "is a folder"),
-    refused("pipe", lambda f: fifo(f.folder / PROFILE), PROFILE, "is a pipe"),
+    refused("pipe", lambda f: fifo(f.folder / PROFILE), PROFILE, "a pipe or a device"),
     refused("near_a_shipped_name", lambda f: f.arguments.__setitem__(1, "tiny_cpy"), "tiny_cpy", 'Did you mean "tiny_cpu"?'),
     refused("list_at_the_top", whole("- model: m\n- datasets: x\n"), f"{PROFILE}:1", "a profile is a map"),
     refused("one_word", whole("hello\n"), f"{PROFILE}:1", "a profile is a map"),
