@@ -60,8 +60,9 @@ class Reader {
 
   void read(const fs::path& file) {
     if (++num_read_ > kMaxFiles) {
-      if (num_read_ == kMaxFiles + 1) findings_.mistake({file.string(), 0}, "extends", too_many_files());
-      return;
+      const bool is_first = num_read_ == kMaxFiles + 1;
+      const std::string what = "more than 200 files extend one another. Is one of them extended many times?";
+      return is_first ? findings_.mistake({file.string(), 0}, "extends", what) : void();
     }
     Value map;
     try {
@@ -114,9 +115,6 @@ class Reader {
  private:
   // Each base may name two more, so 30 files can expand to a billion.
   static constexpr int kMaxFiles = 200;
-  static std::string too_many_files() {
-    return fmt::format("more than {} files extend one another. Is one of them extended many times?", kMaxFiles);
-  }
 
   void take_extends(const fs::path& file, Value& map) {
     const Value* extends = map.find("extends");

@@ -1,7 +1,6 @@
 #include "training_keys.h"
 
 #include <cmath>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -148,16 +147,10 @@ void convert_quantization(Converter& converter, const std::string& key) {
 void convert_targets(Converter& converter, const std::string& key) {
   const Value* value = converter.find(key);
   if (!value) return;
-  const auto is_outside = [](const std::string& name) {
-    return name.find("embed_tokens") != std::string::npos || name.find("lm_head") != std::string::npos;
-  };
-  std::vector<std::string> outside;
-  for (const auto& item : items_of(*value)) {
-    std::istringstream names(item.is_scalar() ? item.text : "");
-    for (std::string name; std::getline(names, name, ',');) {
-      if (is_outside(name)) outside.push_back(trimmed(name));
-    }
-  }
+  std::vector<std::string> outside = names_in(*value);
+  std::erase_if(outside, [](const std::string& name) {
+    return name.find("embed_tokens") == std::string::npos && name.find("lm_head") == std::string::npos;
+  });
   if (!outside.empty()) {
     return converter.refuse(key, fmt::format("{}{} no adapter. Remove that name, or train all weights.", join(outside),
                                              outside.size() == 1 ? " gets" : " get"));

@@ -14,7 +14,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double size_of(std::span<const Judged> answers) { return static_cast<double>(answers.size()); }
+double mean_of(std::span<const Judged> answers, const auto& value) {
+  double sum = 0;
+  for (const Judged& answer : answers) sum += value(answer);
+  return sum / static_cast<double>(answers.size());
+}
 
 void add(const Judged& answer, CalibrationBin& bin) {
   ++bin.count;
@@ -101,9 +105,7 @@ double calibration_error(std::span<const CalibrationBin> bins) {
 }
 
 double brier_score(std::span<const Judged> answers) {
-  double sum = 0;
-  for (const Judged& answer : answers) sum += std::pow(answer.confidence - (answer.is_right ? 1 : 0), 2);
-  return sum / size_of(answers);
+  return mean_of(answers, [](const Judged& a) { return std::pow(a.confidence - (a.is_right ? 1 : 0), 2); });
 }
 
 std::optional<double> auroc(std::span<const Judged> answers) {
@@ -124,13 +126,11 @@ std::optional<double> auroc(std::span<const Judged> answers) {
 }
 
 double mean_confidence(std::span<const Judged> answers) {
-  double sum = 0;
-  for (const Judged& answer : answers) sum += answer.confidence;
-  return sum / size_of(answers);
+  return mean_of(answers, [](const Judged& answer) { return answer.confidence; });
 }
 
 double share_right(std::span<const Judged> answers) {
-  return static_cast<double>(std::ranges::count_if(answers, &Judged::is_right)) / size_of(answers);
+  return mean_of(answers, [](const Judged& answer) { return answer.is_right ? 1.0 : 0.0; });
 }
 
 std::span<const EvalMetric> all_eval_metrics() { return kMetrics; }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <condition_variable>
 #include <cstdlib>
@@ -38,8 +37,7 @@ int terminal_width(int fd) {
   winsize size{};
   if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   const char* const text = std::getenv("COLUMNS");
-  int columns = 0;
-  if (text != nullptr) std::from_chars(text, text + std::strlen(text), columns);
+  const int columns = whole_number<int>(text != nullptr ? text : "").value_or(0);
   return columns > 0 ? columns : kDefaultWidth;
 }
 
@@ -240,8 +238,7 @@ struct ProgressBar::Impl {
     const double whole_s = state.elapsed_s.value_or(0) + state.eta_s;
     const bool is_old =
         seconds_between(last_line, Clock::now()) >= std::clamp(whole_s / 1000, interval_s, 6 * interval_s);
-    const double share =
-        state.total_steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.total_steps) : 0;
+    const double share = share_done(state);
     // Half a step of tolerance: 0.29 - 0.28 is less than 0.01.
     const bool is_further = !share_of_last_line || share - *share_of_last_line > kShareOfALine * (1 - 1e-9);
     logs_steps = logs_steps || is_logged;

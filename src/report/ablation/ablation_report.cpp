@@ -88,38 +88,12 @@ std::vector<std::string> notes_of(const Ablation& ablation) {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 
-class Ladder {
- public:
-  explicit Ladder(Values plain) : values_(std::move(plain)) { settings_.push_back({"plain", Rung::kStep, values_}); }
-
-  /// Adds one change to the ladder.
-  void step(const std::string& name, const std::string& key, const std::string& value) {
-    set(values_, key, value);
-    settings_.push_back({"+ " + name, Rung::kStep, values_});
-  }
-
-  /// The top of the ladder with one change.
-  void variant(const std::string& name, const std::string& key, const std::string& value) {
-    Values changed = values_;
-    set(changed, key, value);
-    settings_.push_back({name, Rung::kVariant, changed});
-  }
-
-  std::vector<Setting> take() { return std::move(settings_); }
-
- private:
-  static void set(Values& values, const std::string& key, const std::string& value) {
-    const auto found = std::ranges::find(values, key, &Values::value_type::first);
-    if (found != values.end()) {
-      found->second = value;
-    } else {
-      values.emplace_back(key, value);
-    }
-  }
-
-  Values values_;
-  std::vector<Setting> settings_;
-};
+/// `values` with one of them changed, or added.
+Values with(Values values, const std::string& key, const std::string& value) {
+  const auto found = std::ranges::find(values, key, &Values::value_type::first);
+  found != values.end() ? void(found->second = value) : void(values.emplace_back(key, value));
+  return values;
+}
 
 }  // namespace
 
@@ -246,37 +220,42 @@ bool is_ablation_page(std::string_view start) {
 
 std::vector<Setting> make_ladder(const Profile& profile, const LadderOptions& options) {
   const bool trains_all = profile.adapter.kind == AdapterKind::kNone;
-  Values plain = {{"precision", "fp32"},
-                  {"gradient_checkpointing", "full"},
-                  {"packing", "false"},
-                  {"dataset_prepared_path", options.no_token_cache},
-                  {"dataloader_num_workers", "0"},
-                  {"save_steps", std::to_string(std::max(1LL, options.num_steps / 4))},
-                  {"optim", "adamw_torch"}};
-  if (!options.stores_quantised) plain.emplace_back("base_precision", "auto");
+  Values values = {{"precision", "fp32"},
+                   {"gradient_checkpointing", "full"},
+                   {"packing", "false"},
+                   {"dataset_prepared_path", options.no_token_cache},
+                   {"dataloader_num_workers", "0"},
+                   {"save_steps", std::to_string(std::max(1LL, options.num_steps / 4))},
+                   {"optim", "adamw_torch"}};
+  if (!options.stores_quantised) values.emplace_back("base_precision", "auto");
   if (options.is_gpu) {
-    plain.insert(plain.end(), {{"tf32", "false"}, {"dataloader_pin_memory", "false"}, {"cuda_graphs", "off"}});
+    values.insert(values.end(), {{"tf32", "false"}, {"dataloader_pin_memory", "false"}, {"cuda_graphs", "off"}});
   }
-  Ladder ladder(plain);
-  if (options.is_gpu) ladder.step("tf32", "tf32", "true");
-  ladder.step("bf16", "precision", "bf16");
-  ladder.step("recomputation where needed", "gradient_checkpointing", "auto");
-  ladder.step("packing", "packing", "true");
+  std::vector<Setting> settings = {{"your profile", Rung::kProfile, {}}, {"plain", Rung::kStep, values}};
+  const auto step = [&](const std::string& name, const std::string& key, const std::string& value) {
+    values = with(values, key, value);
+    settings.push_back({"+ " + name, Rung::kStep, values});
+  };
+  const auto variant = [&](const std::string& name, const std::string& key, const std::string& value) {
+    settings.push_back({name, Rung::kVariant, with(values, key, value)});
+  };
+  if (options.is_gpu) step("tf32", "tf32", "true");
+  step("bf16", "precision", "bf16");
+  step("recomputation where needed", "gradient_checkpointing", "auto");
+  step("packing", "packing", "true");
   const std::string& token_cache = profile.data.dataset_prepared_path;
-  ladder.step("token cache", "dataset_prepared_path", token_cache.empty() ? "null" : token_cache);
-  ladder.step("data workers", "dataloader_num_workers", "2");
+  step("token cache", "dataset_prepared_path", token_cache.empty() ? "null" : token_cache);
+  step("data workers", "dataloader_num_workers", "2");
   if (options.is_gpu) {
-    ladder.step("page-locked memory", "dataloader_pin_memory", "true");
-    ladder.step("CUDA graphs", "cuda_graphs", "auto");
+    step("page-locked memory", "dataloader_pin_memory", "true");
+    step("CUDA graphs", "cuda_graphs", "auto");
   }
-  ladder.step("no saves before the end", "save_steps", "off");
-  ladder.variant("8-bit AdamW", "optim", "adamw_8bit");
+  step("no saves before the end", "save_steps", "off");
+  variant("8-bit AdamW", "optim", "adamw_8bit");
   if (!trains_all && !options.stores_quantised) {
-    ladder.variant("int8 base", "base_precision", "int8");
-    ladder.variant("nf4 base", "base_precision", "nf4");
+    variant("int8 base", "base_precision", "int8");
+    variant("nf4 base", "base_precision", "nf4");
   }
-  std::vector<Setting> settings = {{"your profile", Rung::kProfile, {}}};
-  for (Setting& setting : ladder.take()) settings.push_back(std::move(setting));
   return settings;
 }
 
