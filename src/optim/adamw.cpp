@@ -297,15 +297,14 @@ at::Tensor moment_blocks(ParameterBlocks blocks) {
   std::vector<MomentBlock> table;
   const std::vector<ParameterBlock> groups = kernels::merged(blocks);
   for (const bool coded : {true, false}) {
-    std::int32_t group = 0;
+    auto group = groups.begin();
     for (const ParameterBlock& tensor : blocks) {
       const int64_t end = tensor.begin + tensor.count;
-      while (tensor.begin >=
-             groups[static_cast<std::size_t>(group)].begin + groups[static_cast<std::size_t>(group)].count)
-        ++group;
+      while (tensor.begin >= group->begin + group->count) ++group;
       if (is_coded(tensor) != coded) continue;
       for (int64_t begin = tensor.begin; begin < end; begin += kMomentBlockSize) {
-        table.push_back({begin, static_cast<std::int32_t>(std::min(kMomentBlockSize, end - begin)), group});
+        table.push_back({begin, static_cast<std::int32_t>(std::min(kMomentBlockSize, end - begin)),
+                         static_cast<std::int32_t>(group - groups.begin())});
       }
     }
   }

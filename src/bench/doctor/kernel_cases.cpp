@@ -334,10 +334,7 @@ void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels:
 
 std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes) {
   std::string text;
-  for (const auto& [letter, size] : sizes) {
-    if (!text.empty()) text += ' ';
-    text.append(letter).append("=").append(std::to_string(size));
-  }
+  for (const auto& [letter, size] : sizes) text += fmt::format("{}{}={}", text.empty() ? "" : " ", letter, size);
   return text;
 }
 

@@ -7,14 +7,6 @@
 #include "rms_norm_parts.h"
 
 namespace lora_train::kernels {
-namespace {
-
-template <class T>
-NormWeight<T> norm_weight(const at::Tensor& weight, double offset) {
-  return {read<T>(weight), static_cast<float>(offset)};
-}
-
-}  // namespace
 
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
                       double weight_offset, const at::Tensor& residual) {
@@ -34,8 +26,8 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
     return rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset, residual);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     run_native<T>(how, rms_norm_forward_cpu<T>, &NativeKernelsOf<T>::rms_norm_forward, read_rows<T>(x),
-                  norm_weight<T>(weight, weight_offset), static_cast<float>(eps), read_rows<T>(residual),
-                  write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1));
+                  NormWeight<T>{read<T>(weight), static_cast<float>(weight_offset)}, static_cast<float>(eps),
+                  read_rows<T>(residual), write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1));
   });
 }
 
@@ -68,8 +60,8 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
                     read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1));
     }
     run_native<T>(how, rms_norm_backward_cpu<T>, &NativeKernelsOf<T>::rms_norm_backward, read_rows<T>(dy),
-                  read_rows<T>(x), norm_weight<T>(weight, weight_offset), read<float>(rstd), write_rows<T>(dx),
-                  accumulate, x.size(0), x.size(1));
+                  read_rows<T>(x), NormWeight<T>{read<T>(weight), static_cast<float>(weight_offset)}, read<float>(rstd),
+                  write_rows<T>(dx), accumulate, x.size(0), x.size(1));
   });
 }
 

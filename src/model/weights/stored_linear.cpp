@@ -2,6 +2,7 @@
 #include "lora_train/model/weights/stored_linear.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>

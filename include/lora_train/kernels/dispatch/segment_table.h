@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
