@@ -35,7 +35,7 @@ struct EvalData {
   std::int64_t longest = 0;                      ///< including generated tokens
 };
 
-EvalData load_choices(const DataSection& section, const plan::ModelFiles& files) {
+EvalData load_choices(const DataSection& section, const lora::ModelFiles& files) {
   if (section.eval_datasets.empty()) {
     throw ConfigError("eval_datasets",
                       "is empty; --choices needs examples with choices, not held-out training examples");
@@ -55,7 +55,7 @@ EvalData load_choices(const DataSection& section, const plan::ModelFiles& files)
   return data;
 }
 
-EvalData load_examples(const Profile& profile, const plan::ModelFiles& files) {
+EvalData load_examples(const Profile& profile, const lora::ModelFiles& files) {
   EvalData data;
   const bool has_sets = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
   if (!has_sets && !profile.tasks.eval_tasks.empty()) return data;
@@ -73,7 +73,7 @@ class Evaluator {
   }
 
   Evaluation run() {
-    files_ = plan::open_model(profile_.model, request_.adapter);
+    files_ = lora::open_model_and_weights(profile_.model, request_.adapter, lora::TemplateOf::kAdapter);
     plan::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
       adapters = plan::adapters_of_folder(request_.adapter, files_);
@@ -172,7 +172,7 @@ class Evaluator {
   std::shared_ptr<ranks::Communicator> ranks_;
   bool quiet_;
   std::optional<AnswerFormat> format_;  ///< for --exact-match
-  plan::ModelFiles files_;
+  lora::ModelFiles files_;
   InferenceModel model_;
   EvalData data_;
 };

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t kSequencesOnGpu = 64;
 
-plan::ModelFiles files_for_inference(const ModelSection& section) {
-  plan::ModelFiles files;
+lora::ModelFiles files_for_inference(const ModelSection& section) {
+  lora::ModelFiles files;
   files.resolved = storage::resolve_model(section.path);
   files.config = model::read_model_config(files.resolved.folder);
   files.base = plan::base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
@@ -32,7 +32,7 @@ generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const 
 
 }  // namespace
 
-void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
+void load_without_plan(const Profile& profile, const plan::RunDevice& device, const lora::ModelFiles& files,
                        const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded) {
   const std::int64_t free = device.is_cuda() ? plan::device_room(device).free : report::available_host_memory();
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs, adapters.columns);
@@ -45,7 +45,7 @@ void load_without_plan(const Profile& profile, const plan::RunDevice& device, co
 InferenceModel load_for_inference(const GenerateRequest& request, std::int64_t max_seq_len,
                                   const std::shared_ptr<ranks::Communicator>& ranks) {
   Profile profile = request.profile;
-  plan::ModelFiles files = files_for_inference(profile.model);
+  lora::ModelFiles files = files_for_inference(profile.model);
   plan::AdapterSetup adapters;
   if (!request.several.empty()) {
     adapters = plan::adapters_of_folders(request.several, files);

@@ -17,7 +17,7 @@ struct InferenceModel {
 
 /// load_model() for commands that only compute. For a quantised base, decodes once as many layers as fit in half of the
 /// free memory, unless the profile sets the number; ignores options.decoded_layers.
-void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
+void load_without_plan(const Profile& profile, const plan::RunDevice& device, const lora::ModelFiles& files,
                        const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded);
 
 /// Loads the model for a Generator, without tokenizer and template. Checks device and adapter before reading weights.

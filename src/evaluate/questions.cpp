@@ -181,7 +181,7 @@ std::string AnswerFormat::text_of(std::span<const std::int32_t> ids) const {
   return tokenizer.decode(confidence.without(ids), /*skip_special=*/true);
 }
 
-AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& regex, const std::string& where,
+AnswerFormat answer_format(const lora::ModelFiles& files, const std::string& regex, const std::string& where,
                            std::int64_t max_new_tokens) {
   if (files.tokenizer == nullptr) throw FormatError(where, "needs a tokenizer, and the model folder has none");
   return {*files.tokenizer,

@@ -78,7 +78,7 @@ struct AnswerFormat {
 
 /// The format of a model's answers. Throws FormatError if it has no tokenizer, ConfigError for an invalid regular
 /// expression.
-AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& regex, const std::string& where,
+AnswerFormat answer_format(const lora::ModelFiles& files, const std::string& regex, const std::string& where,
                            std::int64_t max_new_tokens);
 
 /// The prompt is everything before the answer.

@@ -53,7 +53,7 @@ void add_choices(const data::ChoiceExample& example, std::string& bytes) {
 /// Reads the examples of eval_tasks[index]. Throws like TaskEvaluation.
 class TaskReader {
  public:
-  TaskReader(const Profile& profile, std::size_t index, const plan::ModelFiles& files)
+  TaskReader(const Profile& profile, std::size_t index, const lora::ModelFiles& files)
       : profile_(profile), files_(files), key_(fmt::format("eval_tasks[{}]", index)) {
     task_.spec = profile.tasks.eval_tasks[index];
     task_.format = std::make_unique<AnswerFormat>(answer_format(
@@ -141,7 +141,7 @@ class TaskReader {
   }
 
   const Profile& profile_;
-  const plan::ModelFiles& files_;
+  const lora::ModelFiles& files_;
   std::string key_;
   std::optional<std::int64_t> max_examples_;
   TaskExamples task_;
@@ -382,7 +382,7 @@ class TaskRun {
 
 }  // namespace
 
-TaskEvaluation::TaskEvaluation(const Profile& profile, const plan::ModelFiles& files) {
+TaskEvaluation::TaskEvaluation(const Profile& profile, const lora::ModelFiles& files) {
   for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i)
     tasks_.push_back(TaskReader(profile, i, files).read());
 }
@@ -402,7 +402,7 @@ std::string TaskEvaluation::fingerprint() const {
   return hash128_hex(parts);
 }
 
-std::int64_t TaskEvaluation::least_bytes(const Profile& profile, const plan::ModelFiles& files) const {
+std::int64_t TaskEvaluation::least_bytes(const Profile& profile, const lora::ModelFiles& files) const {
   if (tasks_.empty()) return 0;
   return generator_bytes(profile, files.config, longest());
 }

@@ -116,7 +116,7 @@ run_folder::Contents checkpoint_contents(const Run& run) {
   contents.total_steps = run.plan->total_steps();
   contents.world_size = run.ranks().world_size();
   contents.num_epochs = run.profile().schedule.num_epochs.value_or(0);
-  const plan::ModelFiles& files = run.files;
+  const lora::ModelFiles& files = run.files;
   contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
                            run.request.profile_hash};
@@ -362,7 +362,7 @@ OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Com
   run.started_at =
       run.resumed ? run.resumed->state.started_at : share_start(*ranks, static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.started_at);
-  run.files = plan::open_model(profile.model, profile.adapter.init_adapter);
+  run.files = lora::open_model_and_weights(profile.model, profile.adapter.init_adapter);
   if (!run.resumed && !profile.adapter.init_adapter.empty())
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});

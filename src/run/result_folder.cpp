@@ -35,7 +35,7 @@ void copy_if_there(const fs::path& source, Files& files) {
 
 /// The model's generation_config.json with `end_of_turn` as the first end token. Without that file, Hugging Face takes
 /// the end tokens from config.json; the file is written if they lack `end_of_turn`.
-void add_generation_config(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
+void add_generation_config(const lora::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
   const fs::path source = model.resolved.folder / storage::kGenerationFile;
   if (!end_of_turn) return copy_if_there(source, files);
   std::vector<std::int64_t> ends = model.config.eos_token_ids;
@@ -54,7 +54,7 @@ void add_generation_config(const plan::ModelFiles& model, std::optional<std::int
 }
 
 /// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
-void add_tokenizer(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
+void add_tokenizer(const lora::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
   static const std::map<std::string, std::string> kNone;
   const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
   for (const auto& [name, text] : changed) files.push_back({name, text});
@@ -68,7 +68,7 @@ void add_tokenizer(const plan::ModelFiles& model, std::optional<std::int32_t> en
 
 std::string model_card(const Run& run, const run_folder::TrainState& state) {
   const RunSection& section = run.profile().run;
-  const plan::ModelFiles& model = run.files;
+  const lora::ModelFiles& model = run.files;
   const plan::AdapterSetup& adapters = run.adapters;
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = fmt::format("{}tags: [lora, lora-train]\n---\n\n# {}\n\nTrained with lora-train {}: {}, r {}.\n",
@@ -108,7 +108,7 @@ Files adapter(const Run& run, const model::Trainables& parameters, const run_fol
 /// Reads the new tokens and their rows back from the folder: nothing else would notice a row under the wrong id before
 /// the adapter is used.
 void check_new_tokens(const fs::path& folder, const Run& run, const model::Trainables& parameters) {
-  const plan::ModelFiles& model = run.files;
+  const lora::ModelFiles& model = run.files;
   const model::TokenRows& token_rows = run.adapters.config.token_rows;
   if (model.new_rows.empty()) return;
   const auto fail = [&](const std::string& what) {

@@ -51,7 +51,8 @@ void refuse_other_data(const TrainRequest& request) {
     const auto max_seq_len = load_written_profile(folder / storage::kProfileFile).data.max_seq_len;
     if (!max_seq_len) return;
     tokenizer::set_template_time(found.state.started_at);
-    const plan::ModelFiles files = plan::open_model(request.profile.model, request.profile.adapter.init_adapter);
+    const lora::ModelFiles files =
+        lora::open_model_and_weights(request.profile.model, request.profile.adapter.init_adapter);
     const data::DataContext context = plan::data_context(request.profile, files);
     if (found.fingerprints.data == data::data_fingerprint(request.profile.data, context, *max_seq_len)) return;
   } catch (const StopError&) {

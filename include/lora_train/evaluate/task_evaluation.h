@@ -28,7 +28,7 @@ class TaskEvaluation {
   /// Reads and checks all examples before computing anything. `files` must outlive it. Throws ConfigError for a
   /// conflict with the tokenizer or an invalid regular expression, DataError (file:line) for an example that its task
   /// cannot use, FormatError without a tokenizer, IoError, StopError.
-  TaskEvaluation(const Profile& profile, const plan::ModelFiles& files);
+  TaskEvaluation(const Profile& profile, const lora::ModelFiles& files);
   ~TaskEvaluation();
   TaskEvaluation(TaskEvaluation&&) noexcept;
   TaskEvaluation& operator=(TaskEvaluation&&) noexcept;
@@ -41,7 +41,7 @@ class TaskEvaluation {
 
   /// GPU memory that evaluate() needs in addition to the weights: its buffers, and a key-value cache for the longest
   /// sequence. It uses half of the free memory for a larger cache. On a CPU the cache has at most 1 GiB.
-  std::int64_t least_bytes(const Profile& profile, const plan::ModelFiles& files) const;
+  std::int64_t least_bytes(const Profile& profile, const lora::ModelFiles& files) const;
 
   struct Options {
     std::size_t num_answers = 0;  ///< answers to keep in TaskResult::answers: those of a task's first examples

@@ -42,7 +42,7 @@ struct OpenedRun {
   std::shared_ptr<ResourceWatch> resources = std::make_shared<ResourceWatch>();
   plan::RunDevice device;
   std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
-  plan::ModelFiles files;
+  lora::ModelFiles files;
   plan::AdapterSetup adapters;
   data::PreparedData data;
   std::optional<evaluate::TaskEvaluation> tasks;           ///< empty in bench

@@ -44,7 +44,7 @@ bool has_weights(const std::filesystem::path& folder) {
 /// The data of a run, read or stated.
 class DataLoad {
  public:
-  DataLoad(const ForecastRequest& request, const plan::ModelFiles& files) {
+  DataLoad(const ForecastRequest& request, const lora::ModelFiles& files) {
     facts_.are_stated = request.num_documents > 0;
     if (facts_.are_stated) {
       state(request);
@@ -143,7 +143,7 @@ class DataLoad {
     facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
   }
 
-  void read(const Profile& profile, const plan::ModelFiles& files) {
+  void read(const Profile& profile, const lora::ModelFiles& files) {
     prepared_ = data::prepare_data(profile.data, plan::data_context(profile, files), true);
     const data::DocumentStore& store = prepared_.train;
     facts_.num_documents = static_cast<std::int64_t>(store.size());
@@ -177,9 +177,9 @@ class DataLoad {
 
 /// Reads the headers of weights if there are any. Throws FormatError for a quantised folder without weights: only they
 /// say which linears are quantised.
-plan::ModelFiles open_model_files(const Profile& profile) {
+lora::ModelFiles open_model_files(const Profile& profile) {
   const ModelSection& section = profile.model;
-  plan::ModelFiles files = plan::open_model_without_weights(section, profile.adapter.init_adapter);
+  lora::ModelFiles files = lora::open_model(section, profile.adapter.init_adapter);
   const auto& folder = files.resolved.folder;
   if (has_weights(folder)) {
     files.base = plan::base_storage(section, files.config, storage::open_model_weights(folder));
@@ -197,9 +197,9 @@ constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.
 constexpr std::int64_t kTokenizerBytes = 310;  // per token of the vocabulary: 46 MiB for Qwen2.5
 
 /// The model, from a folder that may lack weights, or from a known shape.
-plan::ModelFiles open_files(const ForecastRequest& request) {
+lora::ModelFiles open_files(const ForecastRequest& request) {
   if (request.shape.empty()) return open_model_files(request.profile);
-  plan::ModelFiles files;
+  lora::ModelFiles files;
   files.config = model::known_shape(request.shape);
   files.base = plan::base_storage(request.profile.model, files.config);
   return files;
@@ -241,7 +241,7 @@ double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, 
 /// The forecast of a run on given GPUs.
 class GpuForecast {
  public:
-  GpuForecast(const Profile& profile, const plan::ModelFiles& files, const model::BaseStorage& base,
+  GpuForecast(const Profile& profile, const lora::ModelFiles& files, const model::BaseStorage& base,
               const DataLoad& load, const PastRatios& past)
       : profile_(profile),
         files_(files),
@@ -341,7 +341,7 @@ class GpuForecast {
   }
 
   const Profile& profile_;
-  const plan::ModelFiles& files_;
+  const lora::ModelFiles& files_;
   const model::BaseStorage& base_;
   const DataLoad& load_;
   const PastRatios& past_;
@@ -361,7 +361,7 @@ PastRatios compare_past_runs(const ForecastRequest& request, std::vector<std::st
       continue;
     }
     try {
-      const plan::ModelFiles files = open_model_files(run.profile);
+      const lora::ModelFiles files = open_model_files(run.profile);
       const DataLoad load({.profile = run.profile}, files);
       const Forecast planned = GpuForecast(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
       const double ratio = planned.tokens_per_s / run.tokens_per_s;
@@ -418,7 +418,7 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
 }
 
 /// Reports errors that do not depend on the data before reading it, which may take long.
-void check_without_data(const ForecastRequest& request, const plan::ModelFiles& files) {
+void check_without_data(const ForecastRequest& request, const lora::ModelFiles& files) {
   const Profile& profile = request.profile;
   const plan::AdapterSetup adapters = plan::choose_adapters(profile, files);
   model::model_shape(files.config, adapters.specs, {}, adapters.config.token_rows);
@@ -439,7 +439,7 @@ bool are_small(const std::vector<DatasetSpec>& datasets) {
   return !datasets.empty() && bytes <= kSmallData;
 }
 
-std::optional<std::int64_t> length_of_rows(const Profile& profile, const plan::ModelFiles& files) {
+std::optional<std::int64_t> length_of_rows(const Profile& profile, const lora::ModelFiles& files) {
   if (profile.data.max_seq_len) return profile.data.max_seq_len;
   if (!are_small(profile.data.datasets)) return std::nullopt;
   return data::prepare_data(profile.data, plan::data_context(profile, files), true).max_seq_len;
@@ -448,7 +448,7 @@ std::optional<std::int64_t> length_of_rows(const Profile& profile, const plan::M
 }  // namespace
 
 ForecastResult make_forecast(const ForecastRequest& request) {
-  const plan::ModelFiles files = open_files(request);
+  const lora::ModelFiles files = open_files(request);
   check_without_data(request, files);
   const DataLoad load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
@@ -483,7 +483,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
 
 std::string check_fit(const Profile& profile, const device::GpuFacts& gpu) {
   try {
-    const plan::ModelFiles files = open_model_files(profile);
+    const lora::ModelFiles files = open_model_files(profile);
     const auto max_seq_len = length_of_rows(profile, files);
     if (!max_seq_len) return {};
     const auto adapters = plan::choose_adapters(profile, files);

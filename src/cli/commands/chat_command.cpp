@@ -37,8 +37,8 @@ std::string greeting(const Profile& profile, const ChatFlags& flags) {
   return fmt::format("Model {}{} /help lists commands; Ctrl-D ends.", profile.model.path, who);
 }
 
-const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
-  if (folders.chat_template) return *folders.chat_template;
+const tokenizer::ChatTemplate& template_of(const lora::ModelFiles& files) {
+  if (files.chat_template) return *files.chat_template;
   throw FormatError("chat_template",
                     "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file");
 }
@@ -57,14 +57,14 @@ int run_chat(const std::vector<std::string>& arguments) {
   check_stop_strings(parser, flags.stop_strings);
   const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
   const Profile& profile = loaded.profile;
-  const ModelFolders folders = open_model_folders(profile.model, flags.adapter, flags.allow_other_base);
+  const lora::ModelFiles files = open_to_answer(profile.model, flags.adapter, flags.allow_other_base);
 
-  const std::vector<std::int32_t> stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, &template_of(folders));
-  const SamplingOptions options = sampling.options(parser, folders.model);
-  Dialogue dialogue(*folders.tokenizer, template_of(folders), folders.config.supported_length());
+  const std::vector<std::int32_t> stop_ids = tokenizer::stop_token_ids(*files.tokenizer, &template_of(files));
+  const SamplingOptions options = sampling.options(parser, files.resolved.folder);
+  Dialogue dialogue(*files.tokenizer, template_of(files), files.config.supported_length());
   if (!flags.system.empty()) dialogue.set_system(flags.system, "--system");
   const std::unique_ptr<LineReader> lines = open_lines();
-  ChatSession session(*lines, dialogue, *folders.tokenizer,
+  ChatSession session(*lines, dialogue, *files.tokenizer,
                       {.answers = {stop_ids, flags.stop_strings},
                        .sampling = options,
                        .max_new_tokens = flags.max_new_tokens,

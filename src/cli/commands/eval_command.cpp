@@ -148,14 +148,6 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
   write_result(file, text);
 }
 
-/// Uses the template that the adapter was trained with, as in `generate`, unless the profile chooses one.
-void use_template_of(const std::string& adapter, ModelSection& section) {
-  if (adapter.empty() || section.chat_template != "tokenizer") return;
-  if (has_own_template(adapter, storage::resolve_model(section.path).folder)) {
-    section.chat_template = (std::filesystem::path(adapter) / "chat_template.jinja").string();
-  }
-}
-
 /// Uses the run's own data unless a profile names other data.
 void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   const std::filesystem::path profile = std::filesystem::path(adapter) / storage::kProfileFile;
@@ -191,7 +183,6 @@ struct EvalCommandFlags {
 evaluate::EvalRequest make_request(const CommandParser& parser, ProfileFlags& profile_flags, EvalCommandFlags& flags) {
   add_own_profile(profile_flags, flags.adapter);
   LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
-  use_template_of(flags.adapter, loaded.profile.model);
   const DataSection& data = loaded.profile.data;
   const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
   const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();

@@ -65,8 +65,8 @@ void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   check_stop_strings(parser, flags.stop_strings);
 }
 
-std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const ModelFolders& folders) {
-  const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
+std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const lora::ModelFiles& files) {
+  const data::PromptOptions options{files.tokenizer.get(), files.chat_template.get(), flags.raw, flags.system};
   const std::string& file = flags.prompts_file;
   if (!file.empty()) return data::read_prompts(file == "-" ? "/dev/stdin" : file, options);
   std::vector<data::Prompt> prompts;
@@ -79,9 +79,9 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
 
 /// All settings that affect the answers.
 teach::GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags,
-                                      const ModelFolders& folders, const SamplingOptions& sampling,
+                                      const lora::ModelFiles& files, const SamplingOptions& sampling,
                                       const std::vector<std::int32_t>& stop_ids) {
-  teach::GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
+  teach::GenerationSettings settings = model_settings(section, flags.adapter, files, flags.raw);
   const teach::GenerationSettings of_sampling = teach::sampling_settings(sampling);
   settings.insert(settings.end(), of_sampling.begin(), of_sampling.end());
   settings.insert(settings.end(),
@@ -120,21 +120,21 @@ void end_ranks(const launch::World& world, const std::exception_ptr& failure = {
 class GenerateJob {
  public:
   GenerateJob(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile,
-              const ModelFolders& folders, const launch::World& world)
+              const lora::ModelFiles& files, const launch::World& world)
       : flags_(flags),
-        folders_(folders),
-        stop_ids_(tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get())),
+        files_(files),
+        stop_ids_(tokenizer::stop_token_ids(*files.tokenizer, files.chat_template.get())),
         json_(parser.common().json),
         quiet_(parser.common().quiet || world.rank > 0),
         is_leader_(world.rank == 0) {
     request_.world = world;
     request_.profile = profile;
     request_.adapter = flags.adapter;
-    prompts_ = collect_prompts(flags, folders);
+    prompts_ = collect_prompts(flags, files);
   }
 
   void prepare(const SamplingOptions& sampling) {
-    std::vector<generate::Prompt> prompts = prompts_to_ask(prompts_, folders_, sampling, flags_.max_new_tokens);
+    std::vector<generate::Prompt> prompts = prompts_to_ask(prompts_, files_, sampling, flags_.max_new_tokens);
     if (is_leader_ && !flags_.output.empty()) open_file(sampling);
     if (file_) std::erase_if(prompts, [&](const auto& p) { return file_->is_done(static_cast<std::size_t>(p.id)); });
     num_asked_ = prompts.size();
@@ -155,7 +155,7 @@ class GenerateJob {
   void open_file(const SamplingOptions& sampling) {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
-    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, sampling, stop_ids_),
+    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, files_, sampling, stop_ids_),
                   given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(file_->num_done()) + " of " + format_count(prompts_.size()) +
@@ -184,7 +184,7 @@ class GenerateJob {
       ++num_answered_;
       progress.count(1, 0);
     };
-    return {*folders_.tokenizer, {stop_ids_, flags_.stop_strings}, std::move(callbacks)};
+    return {*files_.tokenizer, {stop_ids_, flags_.stop_strings}, std::move(callbacks)};
   }
 
   int generate() {
@@ -208,7 +208,7 @@ class GenerateJob {
   }
 
   const GenerateFlags& flags_;
-  const ModelFolders& folders_;
+  const lora::ModelFiles& files_;
   std::vector<std::int32_t> stop_ids_;
   bool json_, quiet_, is_leader_;
   evaluate::GenerateRequest request_;
@@ -239,13 +239,13 @@ int run_generate(const std::vector<std::string>& arguments) {
   }
   if (starts_ranks) return ranks.start("generate", arguments);
   std::optional<LoadedProfile> loaded;
-  std::optional<ModelFolders> folders;
+  std::optional<lora::ModelFiles> files;
   std::optional<GenerateJob> run;
   try {
     loaded = load_with_adapter(profile_flags, flags.adapter);
-    folders = open_model_folders(loaded->profile.model, flags.adapter, flags.allow_other_base);
-    run.emplace(parser, flags, loaded->profile, *folders, world);
-    run->prepare(sampling.options(parser, folders->model));
+    files = open_to_answer(loaded->profile.model, flags.adapter, flags.allow_other_base);
+    run.emplace(parser, flags, loaded->profile, *files, world);
+    run->prepare(sampling.options(parser, files->resolved.folder));
   } catch (...) {
     if (world.size == 1) throw;
     end_ranks(world, std::current_exception());

@@ -90,12 +90,12 @@ class Serving {
     const bool is_alone = has_token_rows();
     if (!is_alone) {
       const bool has_others = !request_.several.empty();
-      add(name_of_base(section.path), open_model_folders(section, "", false),
+      add(name_of_base(section.path), open_to_answer(section, "", false),
           has_others ? std::optional(generate::kNoAdapter) : std::nullopt);
     }
     for (std::size_t i = 0; i < request_.several.size(); ++i) {
       const auto& [name, folder] = request_.several[i];
-      add(name, open_model_folders(section, folder.string(), flags.allow_other_base),
+      add(name, open_to_answer(section, folder.string(), flags.allow_other_base),
           is_alone ? std::nullopt : std::optional(static_cast<std::int64_t>(i)));
     }
     if (is_alone) {
@@ -122,22 +122,22 @@ class Serving {
     return false;
   }
 
-  void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> adapter) {
+  void add(const std::string& name, lora::ModelFiles files, std::optional<std::int64_t> adapter) {
     if (std::ranges::count(models_, name, &serve::ServedModel::name) > 0) {
       parser_.refuse("--adapter", fmt::format("two models have the name \"{}\"; give NAME=DIR.", name));
     }
-    const auto* const tokenizer = folders.tokenizer.get();
-    const auto* const chat_template = folders.chat_template.get();
-    const auto vocab_size = std::max(static_cast<std::int32_t>(folders.config.vocab_size), tokenizer->vocab_size());
+    const auto* const tokenizer = files.tokenizer.get();
+    const auto* const chat_template = files.chat_template.get();
+    const auto vocab_size = std::max(static_cast<std::int32_t>(files.config.vocab_size), tokenizer->vocab_size());
     models_.push_back(
         {name, tokenizer, chat_template, tokenizer::stop_token_ids(*tokenizer, chat_template), vocab_size, adapter});
-    folders_.push_back(std::move(folders));
+    files_.push_back(std::move(files));
   }
 
   const CommandParser& parser_;
   evaluate::GenerateRequest request_;
   std::vector<serve::ServedModel> models_;
-  std::vector<ModelFolders> folders_;  ///< the files that requests for them need
+  std::vector<lora::ModelFiles> files_;  ///< the files that requests for them need
 };
 
 std::string key_from_environment() {

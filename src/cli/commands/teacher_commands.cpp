@@ -106,19 +106,19 @@ class ModelTeacher : public teach::LocalTeacher {
   ModelTeacher(Profile profile, std::string adapter, bool allow_other_base)
       : profile_(std::move(profile)),
         adapter_(std::move(adapter)),
-        folders_(open_model_folders(profile_.model, adapter_, allow_other_base)) {}
+        files_(open_to_answer(profile_.model, adapter_, allow_other_base)) {}
 
-  const std::filesystem::path& folder() const { return folders_.model; }
+  const std::filesystem::path& folder() const { return files_.resolved.folder; }
 
   teach::GenerationSettings settings(bool is_raw) const override {
-    return model_settings(profile_.model, adapter_, folders_, is_raw);
+    return model_settings(profile_.model, adapter_, files_, is_raw);
   }
 
   void ask(const teach::TeachRequest& asked, const SamplingOptions& sampling, teach::TeachJob& job,
            teach::TeachProgress& progress) override {
     const std::vector<std::size_t> open = job.open();
     if (open.empty()) return;
-    const data::PromptOptions options{folders_.tokenizer.get(), folders_.chat_template.get(), job.options().is_raw, ""};
+    const data::PromptOptions options{files_.tokenizer.get(), files_.chat_template.get(), job.options().is_raw, ""};
     std::vector<data::Prompt> prompts;
     for (const std::size_t answer : open) {
       const teach::Question question = job.question(answer);
@@ -127,7 +127,7 @@ class ModelTeacher : public teach::LocalTeacher {
               ? data::make_prompt(nlohmann::json::parse(question.prompt).get<std::string>(), question.source, options)
               : data::make_prompt(data::ChatQuestion{question.source, question.prompt, question.tools}, options));
     }
-    std::vector<generate::Prompt> to_ask = prompts_to_ask(prompts, folders_, sampling, asked.max_tokens);
+    std::vector<generate::Prompt> to_ask = prompts_to_ask(prompts, files_, sampling, asked.max_tokens);
     for (std::size_t i = 0; i < open.size(); ++i) to_ask[i].index = static_cast<std::int64_t>(open[i]);
     AnswerCollector::Callbacks callbacks;
     callbacks.on_answers = [&](std::size_t i, const Answers& answers) {
@@ -141,14 +141,14 @@ class ModelTeacher : public teach::LocalTeacher {
       job.add(open[i], answer);
       progress.add(answer);
     };
-    AnswerCollector collector(*folders_.tokenizer, {to_ask.front().stop_ids, asked.stop}, std::move(callbacks));
-    load_engine().generate({.profile = profile_, .adapter = folders_.adapter}, to_ask, collector);
+    AnswerCollector collector(*files_.tokenizer, {to_ask.front().stop_ids, asked.stop}, std::move(callbacks));
+    load_engine().generate({.profile = profile_, .adapter = files_.adapter}, to_ask, collector);
   }
 
  private:
   Profile profile_;
   std::string adapter_;  ///< as given
-  ModelFolders folders_;
+  lora::ModelFiles files_;
 };
 
 // teach: training examples answered by a teacher.

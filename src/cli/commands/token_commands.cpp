@@ -158,7 +158,7 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
   const auto folder = storage::resolve_model(profile.model.path).folder;
   auto config = read_config(folder);
   const auto tokenizer =
-      open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr);
+      lora::open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr).tokenizer;
   const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
   data::DataContext context{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template.get(),
@@ -210,7 +210,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
 
   const Profile& profile = loaded.profile;
   const auto folder = storage::resolve_model(profile.model.path).folder;
-  auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter);
+  auto tokenizer = lora::open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
   if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // load() reports what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {

@@ -120,10 +120,10 @@ void check_stop_strings(const CommandParser& parser, const std::vector<std::stri
   }
 }
 
-std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const ModelFolders& folders,
+std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const lora::ModelFiles& files,
                                              const SamplingOptions& sampling, std::int64_t max_new_tokens) {
-  const std::int64_t context = folders.config.context_length();
-  const auto stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
+  const std::int64_t context = files.config.context_length();
+  const auto stop_ids = tokenizer::stop_token_ids(*files.tokenizer, files.chat_template.get());
   std::vector<generate::Prompt> prompts;
   std::size_t num_short = 0;
   for (const auto& [source, text, ids] : given) {
@@ -146,18 +146,18 @@ std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& gi
 }
 
 teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,
-                                         const ModelFolders& folders, bool is_raw) {
+                                         const lora::ModelFiles& files, bool is_raw) {
   const std::string model =
-      hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
+      hash128_hex(hash_file(files.config.path).hash + storage::open_model_weights(files.resolved.folder).fingerprint());
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
-  const bool is_chat = !is_raw && folders.chat_template != nullptr;
+  const bool is_chat = !is_raw && files.chat_template != nullptr;
   return {{"model", text(section.path)},
           {"model_fingerprint", text(model)},
-          {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
+          {"tokenizer_fingerprint", text(files.tokenizer->fingerprint())},
           {"adapter", adapter.empty() ? "null" : text(adapter)},
-          {"adapter_fingerprint", adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
+          {"adapter_fingerprint", adapter.empty() ? "null" : text(hash_of_adapter(files.adapter))},
           {"precision", text(to_string(section.precision))},
-          {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"}};
+          {"chat_template_fingerprint", is_chat ? text(files.chat_template->fingerprint()) : "null"}};
 }
 
 }  // namespace lora_train::cli

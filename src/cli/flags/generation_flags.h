@@ -45,11 +45,11 @@ void check_stop_strings(const CommandParser& parser, const std::vector<std::stri
 
 /// Prompts for the model; index and id are their places. An answer may have max_new_tokens tokens, or fewer, with a
 /// warning, if the context leaves fewer. Throws DataError for a prompt that leaves none.
-std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const ModelFolders& folders,
+std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const lora::ModelFiles& files,
                                              const SamplingOptions& sampling, std::int64_t max_new_tokens);
 
 /// The model's settings that affect the answers; "model" comes first. `adapter` as given.
 teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,
-                                         const ModelFolders& folders, bool is_raw);
+                                         const lora::ModelFiles& files, bool is_raw);
 
 }  // namespace lora_train::cli

@@ -10,7 +10,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/model_tokenizer.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/run_folder/checkpoint.h"
@@ -19,7 +18,6 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
 #include "lora_train/storage/run_names.h"
-#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::cli {
 namespace {
@@ -55,19 +53,6 @@ std::string config_of(const std::string& adapter) { return (fs::path(adapter) / 
 /// The base model that the adapter names; empty if there is no adapter, or if it names none.
 std::string base_of(const std::string& adapter) {
   return adapter.empty() ? "" : lora::read_adapter_config(adapter).base_model_name_or_path;
-}
-
-/// A checkpoint has no tokenizer of its own.
-void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesystem::path& adapter,
-                         const tokenizer::Tokenizer& tokenizer) {
-  for (const std::int64_t id : ids) {
-    if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
-    log_warning(
-        "{}: trains the row of id {}, but the tokenizer has no such token: copy the tokenizer files of the run's "
-        "adapter/ there, or pass the profile with its add_tokens",
-        adapter.string(), id);
-    return;
-  }
 }
 
 }  // namespace
@@ -126,14 +111,6 @@ std::string find_base(const std::string& adapter) {
   return base;
 }
 
-bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model) {
-  const std::filesystem::path own = adapter / "chat_template.jinja";
-  std::error_code code;
-  if (!std::filesystem::exists(own, code)) return false;
-  const auto of_model = tokenizer::load_chat_template("tokenizer", model);
-  return !of_model || of_model->source() != read_file(own);
-}
-
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {
   adapter = find_adapter(adapter);
   ProfileSources sources = flags.sources();
@@ -153,38 +130,13 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   return loaded;
 }
 
-ModelFolders open_model_folders(const ModelSection& section, const std::string& adapter, bool allow_other_base) {
-  ModelFolders folders;
-  const storage::ResolvedModel model = storage::resolve_model(section.path);
-  folders.model = model.folder;
-  folders.adapter = adapter;
-  folders.config = model::read_model_config(folders.model);
-  if (!adapter.empty()) check_adapter_base(adapter, model, allow_other_base);
+lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& adapter, bool allow_other_base) {
   ModelSection used = section;
   if (adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
-  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config);
-  if (!folders.tokenizer) folders.tokenizer = tokenizer::Tokenizer::load(folders.model);  // says what is missing
-  const bool has_own = !adapter.empty() && std::filesystem::exists(folders.adapter / "chat_template.jinja");
-  folders.chat_template =
-      tokenizer::load_chat_template(section.chat_template, has_own ? folders.adapter : folders.model);
-  return folders;
-}
-
-std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
-                                                     const std::filesystem::path& adapter, model::ModelConfig* config) {
-  std::vector<std::int64_t> trained_ids;
-  if (!adapter.empty()) {
-    const lora::AdapterConfig read = lora::read_adapter_config(adapter);
-    trained_ids = read.token_rows.ids();
-    if (config != nullptr) lora::token_rows_of(read, adapter, *config);
-  }
-  auto tokenizer = data::load_tokenizer(section, lora::tokenizer_folder(model, adapter), trained_ids);
-  if (!tokenizer) return nullptr;
-  warn_of_unknown_ids(trained_ids, adapter, *tokenizer);
-  for (const data::NewRow& row : data::new_rows(section, *tokenizer, trained_ids)) {
-    if (config != nullptr) model::make_room(row.id + 1, *config);
-  }
-  return tokenizer;
+  lora::ModelFiles files = lora::open_model(used, adapter, lora::TemplateOf::kAdapter);
+  if (!adapter.empty()) check_adapter_base(adapter, files.resolved, allow_other_base);
+  if (!files.tokenizer) files.tokenizer = tokenizer::Tokenizer::load(files.resolved.folder);  // says what is missing
+  return files;
 }
 
 namespace {

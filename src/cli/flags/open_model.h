@@ -10,10 +10,8 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/load.h"
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/families/model_config.h"
+#include "lora_train/lora/open_model.h"
 #include "lora_train/storage/safetensors.h"
-#include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/tokenizer.h"
 #include "profile_flags.h"
 
 namespace lora_train::cli {
@@ -51,32 +49,14 @@ inline void check_adapter_base(const std::string& adapter, const storage::Resolv
 /// read_adapter_config, and FormatError if that model is not on this machine.
 std::string find_base(const std::string& adapter);
 
-/// True if the adapter folder has a chat template that differs from the model's.
-bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model);
-
 /// The profile of a command that uses the model without training it: it needs no datasets. --adapter becomes the PEFT
 /// folder that it means, and names the model unless a file or a flag does; without it, init_adapter is the adapter.
 /// Throws what loading throws, and for features that are not built.
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
-/// Everything that prompts need from the folders; no weights.
-struct ModelFolders {
-  std::filesystem::path model, adapter;  ///< adapter: empty = the base
-  model::ModelConfig config;
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-  std::unique_ptr<tokenizer::ChatTemplate>
-      chat_template;  ///< the one that the adapter was trained with, or the model's; may be null
-};
-
-/// Refuses an adapter trained on another base, unless that is allowed. Throws what reading the files throws.
-ModelFolders open_model_folders(const ModelSection& section, const std::string& adapter, bool allow_other_base);
-
-/// A tokenizer that knows add_tokens; null if there is none. `adapter`: init_adapter, or the adapter in use; may be
-/// empty. If given, `config` gets room for the rows of the adapter and the new ones. Throws what data::load_tokenizer,
-/// data::new_rows and lora::read_adapter_config throw.
-std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
-                                                     const std::filesystem::path& adapter,
-                                                     model::ModelConfig* config = nullptr);
+/// Opens what answering prompts needs: the tokenizer must exist. Refuses an adapter trained on another base, unless that
+/// is allowed. Throws what reading the files throws.
+lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& adapter, bool allow_other_base);
 
 /// Each name is the output_dir of a run, or a folder of such folders; returns every run once, in this order. Warns
 /// about a folder without runs. Throws ConfigError if none has any.

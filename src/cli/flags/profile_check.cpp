@@ -84,7 +84,7 @@ class InputChecker {
     ModelSection section = profile_.model;
     if (findings_.is_wrong("add_tokens") || findings_.is_wrong("token_init")) section.add_tokens.clear();
     if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
-      attempt(model, [&] { tokenizer_ = open_tokenizer(section, folder, starts_from); });
+      attempt(model, [&] { tokenizer_ = lora::open_tokenizer(section, folder, starts_from).tokenizer; });
       const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
       if (tokenizer_ && has_all)
         attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer_); });

@@ -42,29 +42,7 @@ model::TrainedWeights trained_weights(const Profile& profile) {
   return profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
 }
 
-ModelFiles open_model_without_weights(const ModelSection& section, const std::filesystem::path& adapter) {
-  ModelFiles files;
-  files.resolved = storage::resolve_model(section.path);
-  const auto& folder = files.resolved.folder;
-  files.config = model::read_model_config(folder);
-  std::vector<std::int64_t> trained_ids;
-  if (!adapter.empty())
-    trained_ids = lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config).ids();
-  files.tokenizer_folder = lora::tokenizer_folder(folder, adapter);
-  files.tokenizer = data::load_tokenizer(section, files.tokenizer_folder, trained_ids);
-  files.chat_template = tokenizer::load_chat_template(section.chat_template, folder);
-  if (files.tokenizer) files.new_rows = data::new_rows(section, *files.tokenizer, trained_ids);
-  for (const data::NewRow& row : files.new_rows) model::make_room(row.id + 1, files.config);
-  return files;
-}
-
-ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter) {
-  ModelFiles files = open_model_without_weights(section, adapter);
-  files.base = base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
-  return files;
-}
-
-std::string ignored_double_quant(const Profile& profile, const ModelFiles& files) {
+std::string ignored_double_quant(const Profile& profile, const lora::ModelFiles& files) {
   const bool requested = profile.model.double_quant;
   const auto is_other = [&](const auto& linear) {
     return linear.second.format == model::LinearFormat::k4Bit && (linear.second.nested_block_size > 0) != requested;
@@ -74,7 +52,7 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
                      requested ? "true" : "false", files.resolved.folder.string(), requested ? "fp32" : "8 bits");
 }
 
-data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
+data::DataContext data_context(const Profile& profile, const lora::ModelFiles& files) {
   return {.tokenizer = files.tokenizer.get(),
           .chat_template = files.chat_template.get(),
           .vocab_size = files.config.vocab_size,
@@ -87,7 +65,7 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files) 
 namespace {
 
 /// Sets the rows of the adapter in `folder` (if any), then the profile's new ones.
-void set_token_rows(const std::filesystem::path& folder, const ModelFiles& files, AdapterSetup& setup) {
+void set_token_rows(const std::filesystem::path& folder, const lora::ModelFiles& files, AdapterSetup& setup) {
   model::ModelConfig config = files.config;  // has room for all of them
   model::TokenRows& rows = setup.config.token_rows;
   rows = lora::token_rows_of(setup.config, folder, config);
@@ -109,7 +87,8 @@ void init_rows(const std::vector<data::NewRow>& rows, TokenInit init, const at::
 }
 
 /// The same for embedding and head.
-void init_new_rows(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters, LoadedModel& loaded) {
+void init_new_rows(const Profile& profile, const lora::ModelFiles& files, const AdapterSetup& adapters,
+                   LoadedModel& loaded) {
   const model::OuterWeights& outer = loaded.weights->acquire_outer(model::Pass::kForward);
   const auto num_new = std::ssize(files.new_rows);
   const auto init = [&](const std::vector<std::int64_t>& ids, const at::Tensor& matrix, const char* name) {
@@ -122,7 +101,7 @@ void init_new_rows(const Profile& profile, const ModelFiles& files, const Adapte
   loaded.weights->release_outer(model::Pass::kForward);
 }
 
-void fill_adapters(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
+void fill_adapters(const Profile& profile, const lora::ModelFiles& files, const AdapterSetup& adapters,
                    model::Trainables& parameters) {
   for (const auto& [name, folder] : adapters.several) {
     lora::load_adapter(folder, parameters, /*num_new_rows=*/0, name);
@@ -137,7 +116,7 @@ void fill_adapters(const Profile& profile, const ModelFiles& files, const Adapte
 
 }  // namespace
 
-AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
+AdapterSetup choose_adapters(const Profile& profile, const lora::ModelFiles& files) {
   AdapterSetup setup{lora::choose_adapters(profile, files.config)};
   if (setup.specs.empty()) return setup;
   set_token_rows(profile.adapter.init_adapter, files, setup);
@@ -149,7 +128,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   return setup;
 }
 
-AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files) {
+AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const lora::ModelFiles& files) {
   AdapterSetup setup;
   setup.config = lora::read_adapter_config(folder);
   setup.config.lora_dropout = 0;
@@ -159,7 +138,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
-AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const ModelFiles& files) {
+AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const lora::ModelFiles& files) {
   AdapterSetup all;
   all.several = adapters;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
@@ -172,7 +151,7 @@ AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters
   return all;
 }
 
-void assemble_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+void assemble_model(const Profile& profile, const RunDevice& device, const lora::ModelFiles& files,
                     const AdapterSetup& adapters, const LoadOptions& request, const storage::WeightFiles* weight_files,
                     LoadedModel& loaded) {
   const model::ModelConfig& config = files.config;
@@ -194,8 +173,8 @@ void assemble_model(const Profile& profile, const RunDevice& device, const Model
   loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile.run.attn_implementation);
 }
 
-void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
-                const LoadOptions& options, LoadedModel& loaded) {
+void load_model(const Profile& profile, const RunDevice& device, const lora::ModelFiles& files,
+                const AdapterSetup& adapters, const LoadOptions& options, LoadedModel& loaded) {
   model::check_rope_supported(files.config, options.max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   loaded.weights_fingerprint = weight_files.fingerprint();

@@ -56,7 +56,7 @@ class Memory : public ::testing::Test {
   }
 
   Profile profile;
-  ModelFiles files;
+  lora::ModelFiles files;
   AdapterSetup adapters;
 };
 

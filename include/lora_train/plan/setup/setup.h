@@ -4,15 +4,13 @@
 #include <memory>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/data/model_tokenizer.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/adapter_file.h"
+#include "lora_train/lora/open_model.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"
 #include "lora_train/plan/setup/run_device.h"
-#include "lora_train/storage/model_file.h"
-#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::plan {
 
@@ -24,41 +22,25 @@ std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode);
 model::TrainedWeights trained_weights(const Profile& profile);
 kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 
-/// The model's folder, read and checked, without weights.
-struct ModelFiles {
-  storage::ResolvedModel resolved;
-  model::ModelConfig config;
-  std::filesystem::path tokenizer_folder;                  ///< the model's or the adapter's (lora::tokenizer_folder)
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null if the folder has none; knows the new tokens
-  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< from the profile or the folder; null if there is none
-  model::BaseStorage base;                                 ///< linears that the run keeps quantised
-  std::vector<data::NewRow> new_rows;                      ///< from add_tokens, in its order; config has room for them
-};
-/// Opens the model. `adapter` may be empty, or a PEFT folder to start from or to evaluate; config gets room for its
-/// token rows.
-ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter);
-/// The same for a folder that may lack weights; leaves `base` empty.
-ModelFiles open_model_without_weights(const ModelSection& section, const std::filesystem::path& adapter);
-
 using model::base_storage;
 
 /// A warning if double_quant is given and the folder, already quantised, stores its scales differently; else empty.
-std::string ignored_double_quant(const Profile& profile, const ModelFiles& files);
+std::string ignored_double_quant(const Profile& profile, const lora::ModelFiles& files);
 
 /// The parts of the model that data::prepare_data needs. `files` must outlive the result.
-data::DataContext data_context(const Profile& profile, const ModelFiles& files);
+data::DataContext data_context(const Profile& profile, const lora::ModelFiles& files);
 
 /// The adapters of a run, from the profile or from init_adapter. Empty with adapter: none.
 struct AdapterSetup : lora::AdapterChoice {  ///< token rows: those of the folder, then new ones
   model::ColumnLayout columns = {};
   std::vector<lora::NamedAdapter> several = {};  ///< for adapters_of_folders(): where load_model() finds each
 };
-AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
+AdapterSetup choose_adapters(const Profile& profile, const lora::ModelFiles& files);
 /// The same for a saved adapter, for evaluation.
-AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
+AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const lora::ModelFiles& files);
 /// Several saved adapters side by side; each token uses one of them (model::LinearPass::row_owners). Their columns add
 /// up. They have no token rows; names must be unique and not empty.
-AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const ModelFiles& files);
+AdapterSetup adapters_of_folders(const std::vector<lora::NamedAdapter>& adapters, const lora::ModelFiles& files);
 
 /// Weights in memory, ready to run. Adapters are initialised, or loaded from init_adapter.
 struct LoadedModel {
@@ -78,12 +60,12 @@ struct LoadOptions {
 };
 /// Creates the trained tensors, weights and decoder of `loaded`. Without weight files, plain weights are undefined:
 /// fill them, then call refresh(). On at::kMeta nothing is allocated.
-void assemble_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+void assemble_model(const Profile& profile, const RunDevice& device, const lora::ModelFiles& files,
                     const AdapterSetup& adapters, const LoadOptions& options, const storage::WeightFiles* weight_files,
                     LoadedModel& loaded);
 
-void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
-                const LoadOptions& options, LoadedModel& loaded);
+void load_model(const Profile& profile, const RunDevice& device, const lora::ModelFiles& files,
+                const AdapterSetup& adapters, const LoadOptions& options, LoadedModel& loaded);
 
 /// A loss head for batches of at most max_tokens tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

@@ -64,7 +64,7 @@ TEST_F(ForecastTest, MemoryIsThatOfTheRunsOwnSpec) {
   const Profile profile = shipped("h100");
   const ForecastResult result = make_forecast(request_for(profile, "H100"));
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  plan::ModelFiles files;
+  lora::ModelFiles files;
   files.config = config;
   const auto adapters = plan::choose_adapters(profile, files);
   plan::RunFacts facts{profile, files.config, adapters.specs, 2048};
@@ -166,7 +166,7 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   counted.profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
   counted.profile.adapter.lora_r = 16;
   const BenchResult count = run_bench(counted);
-  plan::ModelFiles files;
+  lora::ModelFiles files;
   files.config = model::known_shape("qwen2.5-7b");
   const auto adapters = plan::choose_adapters(counted.profile, files);
   const plan::RunFacts facts{counted.profile, files.config, adapters.specs, 2048};
@@ -276,7 +276,7 @@ TEST_F(ForecastTest, ThisCpuHasOneRowWithTheMemoryOfTheRunsOwnSpec) {
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_TRUE(rows[0].is_measured);
   EXPECT_GT(rows[0].hours, 0);
-  plan::ModelFiles files;
+  lora::ModelFiles files;
   files.config = model::known_shape("tiny-qwen2");
   const auto adapters = plan::choose_adapters(request.profile, files);
   plan::RunFacts facts{request.profile, files.config, adapters.specs, 512};

@@ -6,7 +6,7 @@ namespace lora_train::plan {
 namespace {
 
 TEST(IgnoredDoubleQuant, IsNamedWhereTheFolderStoresItsScalesOtherwise) {
-  ModelFiles files;
+  lora::ModelFiles files;
   files.resolved.folder = "models/m";
   Profile profile;
   const auto say = [&](bool requested, bool is_stored_nested) {

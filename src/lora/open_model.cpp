@@ -1,0 +1,63 @@
+#include "lora_train/lora/open_model.h"
+
+#include "lora_train/base/log.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::lora {
+namespace {
+
+/// A checkpoint has no tokenizer of its own.
+void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesystem::path& adapter,
+                         const tokenizer::Tokenizer& tokenizer) {
+  for (const std::int64_t id : ids) {
+    if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
+    log_warning(
+        "{}: trains the row of id {}, but the tokenizer has no such token: copy the tokenizer files of the run's "
+        "adapter/ there, or pass the profile with its add_tokens",
+        adapter.string(), id);
+    return;
+  }
+}
+
+}  // namespace
+
+TokenizerFiles open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
+                              const std::filesystem::path& adapter, model::ModelConfig* config) {
+  std::vector<std::int64_t> trained_ids;
+  if (!adapter.empty()) {
+    const AdapterConfig read = read_adapter_config(adapter);
+    trained_ids = config == nullptr ? read.token_rows.ids() : token_rows_of(read, adapter, *config).ids();
+  }
+  TokenizerFiles files{.tokenizer_folder = lora::tokenizer_folder(model, adapter)};
+  files.tokenizer = data::load_tokenizer(section, files.tokenizer_folder, trained_ids);
+  if (!files.tokenizer) return files;
+  warn_of_unknown_ids(trained_ids, adapter, *files.tokenizer);
+  files.new_rows = data::new_rows(section, *files.tokenizer, trained_ids);
+  for (const data::NewRow& row : files.new_rows) {
+    if (config != nullptr) model::make_room(row.id + 1, *config);
+  }
+  return files;
+}
+
+ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter, TemplateOf chat_template) {
+  ModelFiles files;
+  files.resolved = storage::resolve_model(section.path);
+  files.adapter = adapter;
+  const std::filesystem::path& folder = files.resolved.folder;
+  files.config = model::read_model_config(folder);
+  static_cast<TokenizerFiles&>(files) = open_tokenizer(section, folder, adapter, &files.config);
+  const bool is_adapters = chat_template == TemplateOf::kAdapter && !adapter.empty() &&
+                           std::filesystem::exists(adapter / "chat_template.jinja");
+  files.chat_template = tokenizer::load_chat_template(section.chat_template, is_adapters ? adapter : folder);
+  return files;
+}
+
+ModelFiles open_model_and_weights(const ModelSection& section, const std::filesystem::path& adapter,
+                                  TemplateOf chat_template) {
+  ModelFiles files = open_model(section, adapter, chat_template);
+  files.base = model::base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
+  return files;
+}
+
+}  // namespace lora_train::lora
