@@ -111,7 +111,7 @@ int bench(const Arguments& arguments) {
   const model::ModelConfig config = model::read_model_config(arguments.model);
   std::vector<model::AdapterSpec> specs;
   const std::string adapter = arguments.flags.at("--adapter");
-  if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, config);
+  if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter), config);
   const model::ModelShape shape = model::model_shape(config, specs);
   model::Trainables adapters = model::make_trainables(config, shape, model::TrainedWeights::kNone);
   const storage::WeightFiles files = storage::open_model_weights(arguments.model);

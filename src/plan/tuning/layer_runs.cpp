@@ -236,11 +236,21 @@ LinearsRun::LinearsRun(const std::vector<ProjectionShape>& shapes, const Linears
   }
 }
 
+void LinearsRun::forward(std::size_t index) {
+  Linear& linear = linears_[index];
+  model::fill_adapter_columns(linear.projection, linear.input, {});
+  model::projection_forward(linear.projection, linear.input, linear.residual, linear.output, {});
+}
+
+void LinearsRun::backward(std::size_t index) {
+  Linear& linear = linears_[index];
+  model::projection_backward(linear.projection, linear.input, linear.d_output, linear.d_input, true, {});
+}
+
 void LinearsRun::run_all() {
-  for (auto& [projection, input, residual, output, d_output, d_input] : linears_) {
-    model::fill_adapter_columns(projection, input, {});
-    model::projection_forward(projection, input, residual, output, {});
-    model::projection_backward(projection, input, d_output, d_input, true, {});
+  for (std::size_t i = 0; i < linears_.size(); ++i) {
+    forward(i);
+    backward(i);
   }
 }
 

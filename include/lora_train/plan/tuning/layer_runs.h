@@ -91,8 +91,10 @@ class LinearsRun {
   /// gradient_columns.
   LinearsRun(const std::vector<model::ProjectionShape>& shapes, const LinearsMemory& memory);
 
-  /// For each projection: fills the adapter columns of the input and multiplies, the last one of a block with a
-  /// residual; then computes dx and the gradients of the adapters.
+  /// Fills the adapter columns of the input and multiplies; the last projection of a block adds a residual.
+  void forward(std::size_t index);
+  /// Computes dx and the gradients of the adapters.
+  void backward(std::size_t index);
   void run_all();
   const model::Projection& projection(std::size_t index) const { return linears_[index].projection; }
   std::size_t size() const { return linears_.size(); }

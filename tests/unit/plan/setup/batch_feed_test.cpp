@@ -12,7 +12,7 @@ namespace {
 struct Host {
   std::vector<std::int32_t> ids{7, 5, 9, 5, 2}, labels{5, -100, -100, 2, -100}, positions{0, 1, 2, 0, 1},
       cu_seqlens{0, 3, 5}, document_in_step{11, 4};
-  data::MicroBatch batch() const { return {ids, labels, positions, cu_seqlens, document_in_step, {}, 3, 2}; }
+  data::MicroBatch batch() const { return {ids, labels, positions, cu_seqlens, document_in_step, 3, 2}; }
 };
 
 std::vector<std::int64_t> values(const at::Tensor& tensor) {
@@ -46,13 +46,12 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   Host full;  // leaves no zero where fillers come
   full.ids = full.labels = full.positions = full.document_in_step = std::vector<std::int32_t>(300, 6);
   full.cu_seqlens = {0, 128, 256, 300};
-  feed.put({full.ids, full.labels, full.positions, full.cu_seqlens, full.document_in_step, {}, 128, 300}, 1);
+  feed.put({full.ids, full.labels, full.positions, full.cu_seqlens, full.document_in_step, 128, 300}, 1);
   feed.put({{full.ids.data(), 8},
             {full.labels.data(), 8},
             {full.positions.data(), 8},
             {{0, 4, 8}},
             full.document_in_step,
-            {},
             4,
             8},
            0);
@@ -128,7 +127,7 @@ TEST(BatchFeed, WeightsLieBesideTargets) {
   EXPECT_EQ(floats(feed.put(host.batch()).weights), (std::vector<float>{1, 1})) << "a micro-batch without any";
   const std::vector<std::int32_t> tokens(300, 6), ends{0, 128, 256, 300};
   const std::vector<float> sixes(300, 6);
-  data::MicroBatch full{tokens, tokens, tokens, ends, tokens, {}, 128, 300};
+  data::MicroBatch full{tokens, tokens, tokens, ends, tokens, 128, 300};
   full.weights = sixes;
   feed.put(full, 1);  // leaves no zero where fillers come
   std::vector<float> want(301, 0.0F);
@@ -158,7 +157,7 @@ TEST(BatchFeed, HasRoomForDocumentsOfOneToken) {
   std::vector<std::int32_t> cu_seqlens(kTokens + 1);
   for (std::size_t i = 0; i <= kTokens; ++i) cu_seqlens[i] = static_cast<std::int32_t>(i);
   BatchFeed feed({}, {kTokens, true, true, true});
-  const model::Batch batch = feed.put({ones, none, ones, cu_seqlens, ones, {}, 1, 0});
+  const model::Batch batch = feed.put({ones, none, ones, cu_seqlens, ones, 1, 0});
   EXPECT_EQ(batch.supervised.size(0), 0);
   EXPECT_EQ(batch.order.size(0), static_cast<std::int64_t>(kTokens));
 }
