@@ -229,7 +229,9 @@ std::string blocks(const std::vector<Column>& columns, std::size_t num_runs, std
 
 /// A line for each run that has a text, after its name.
 std::string line_per_run(const Comparison& comparison, const auto& text_of) {
-  const std::size_t width = width_of(table_column(comparison, "run"));
+  Column names = table_column(comparison, "run");
+  names.title.clear();
+  const std::size_t width = width_of(names);
   std::string lines;
   for (const auto& run : comparison.runs) {
     const std::optional<std::string> text = text_of(run);

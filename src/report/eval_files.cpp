@@ -45,18 +45,23 @@ Record record_of(const std::string& line) {
   return record;
 }
 
-/// None if the file is missing, is a link, or has a line of another form: the next evaluation writes it again.
+enum class OtherLines { kSkipped, kEmptyTheList };
+
+/// None if the file is missing or is a link.
 template <typename Record>
-std::vector<Record> read_records(const std::filesystem::path& file) {
-  if (path_kind(file) != PathKind::kFile) return {};
-  try {
-    std::vector<Record> records;
-    std::istringstream lines(read_file(file));
-    for (std::string line; std::getline(lines, line);) records.push_back(record_of<Record>(line));
-    return records;
-  } catch (const IoError&) {
-  } catch (const Json::exception&) {
+std::vector<Record> read_records(const std::filesystem::path& file, OtherLines other_lines) try {
+  std::vector<Record> records;
+  if (path_kind(file) != PathKind::kFile) return records;
+  std::istringstream lines(read_file(file));
+  for (std::string line; std::getline(lines, line);) {
+    try {
+      records.push_back(record_of<Record>(line));
+    } catch (const Json::exception&) {
+      if (other_lines == OtherLines::kEmptyTheList) return {};
+    }
   }
+  return records;
+} catch (const IoError&) {
   return {};
 }
 
@@ -88,7 +93,7 @@ void write_document_losses(const std::filesystem::path& file, const std::vector<
 }
 
 std::vector<DocumentLosses> read_document_losses(const std::filesystem::path& file) {
-  auto sets = read_records<DocumentLosses>(file);
+  auto sets = read_records<DocumentLosses>(file, OtherLines::kEmptyTheList);
   const auto is_torn = [](const DocumentLosses& set) { return set.losses.size() != set.weights.size(); };
   return std::ranges::any_of(sets, is_torn) ? std::vector<DocumentLosses>() : sets;
 }
@@ -167,7 +172,9 @@ std::optional<EvalAnswer> parse_answer(const std::string& line) {
   }
 }
 
-std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) { return read_records<EvalAnswer>(file); }
+std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) {
+  return read_records<EvalAnswer>(file, OtherLines::kSkipped);
+}
 
 EvalAnswers::Task& EvalAnswers::task_of(const std::string& name) {
   const auto found = std::ranges::find(tasks_, name, &std::pair<std::string, Task>::first);
