@@ -216,22 +216,72 @@ void go_back_to(const fs::path& checkpoint, const OutputRequest& request, const 
   decision.goes_back = true;
 }
 
-/// Nothing is saved there. Refuses if a run that began with --overwrite still keeps the one it was replacing, which is
-/// then better; warns about finished steps.
-void begin_anew(const fs::path& folder) {
-  if (const fs::path replaced = folder / storage::kReplacedFolder; storage::read_marker(replaced)) {
-    throw ConfigError(
-        folder.string(),
-        "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in "
-        "{}. Add --overwrite to start over, choose another --output-dir, or move that folder elsewhere to "
-        "keep the older run",
-        replaced.string());
+/// What the run in output_dir has left.
+enum class Left { kNothing, kSteps, kReplacedRun, kSomething, kResult, kCheckpoint, kBadCheckpoints };
+
+/// What a new run does about it.
+enum class Action { kBegin, kWarnAndBegin, kEnd, kResume, kRefuse, kRefuseFiles };
+
+struct Rule {
+  Left left;
+  Action action;
+  const char* message = "";
+};
+
+constexpr Rule kRules[] = {
+    {Left::kNothing, Action::kBegin},
+    {Left::kSteps, Action::kWarnAndBegin,
+     "the run there ended before saving a checkpoint; starting over from step 0. A smaller save_steps or save_interval "
+     "loses less"},
+    // Began with --overwrite; the run that it was replacing is then better.
+    {Left::kReplacedRun, Action::kRefuse,
+     "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in {replaced}. Add "
+     "--overwrite to start over, choose another --output-dir, or move that folder elsewhere to keep the older run"},
+    // Not looked into: --resume none.
+    {Left::kSomething, Action::kRefuse,
+     "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir"},
+    {Left::kResult, Action::kEnd},
+    {Left::kCheckpoint, Action::kResume},
+    {Left::kBadCheckpoints, Action::kRefuseFiles,
+     "holds a run without a good checkpoint to resume from ({checked} checked); use --overwrite to start over from "
+     "step 0, or another --output-dir"}};
+
+struct Found {
+  Left left = Left::kNothing;
+  std::string summary_json = {};            ///< kResult
+  std::optional<fs::path> checkpoint = {};  ///< kCheckpoint
+};
+
+Found look_into(const fs::path& folder, const OutputRequest& request) {
+  if (!has_saved(folder)) {
+    if (storage::read_marker(folder / storage::kReplacedFolder)) return {Left::kReplacedRun};
+    return {report::has_event(folder / storage::kMetricsFile, "train") ? Left::kSteps : Left::kNothing};
   }
-  if (report::has_event(folder / storage::kMetricsFile, "train")) {
-    log_warning(
-        "{}: the run there ended before saving a checkpoint; starting over from step 0. A smaller save_steps or "
-        "save_interval loses less",
-        folder.string());
+  if (request.profile.run.resume_from_checkpoint == "none") return {Left::kSomething};
+  if (const auto summary = result_there(folder, request)) return {Left::kResult, *summary};
+  const std::optional<fs::path> checkpoint = newest_good(folder);
+  return {checkpoint ? Left::kCheckpoint : Left::kBadCheckpoints, "", checkpoint};
+}
+
+/// Begins anew, resumes, ends or refuses, as the rule for what is left says.
+void decide_by_what_is_left(const OutputRequest& request, OutputDecision& decision) {
+  const fs::path folder = request.profile.run.output_dir;
+  const Found found = look_into(folder, request);
+  const Rule& rule = *std::ranges::find(kRules, found.left, &Rule::left);
+  const auto message = [&] {
+    return fmt::format(fmt::runtime(rule.message), fmt::arg("checked", list(folder).size()),
+                       fmt::arg("replaced", (folder / storage::kReplacedFolder).string()));
+  };
+  switch (rule.action) {
+    case Action::kBegin: return;
+    case Action::kWarnAndBegin: return log_warning("{}: {}", folder.string(), message());
+    case Action::kEnd:
+      decision.is_complete = true;
+      decision.summary_json = found.summary_json;
+      return;
+    case Action::kResume: return go_on_from(*found.checkpoint, request, decision);
+    case Action::kRefuse: throw ConfigError(folder.string(), message());
+    case Action::kRefuseFiles: throw FormatError(folder.string(), message());
   }
 }
 
@@ -327,8 +377,8 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   name_checkpoints_of_others(folder);
   OutputDecision decision;
   decision.overwrites = request.overwrite && !repeats_overwriting(folder, request);
-  const bool goes_on_there = !decision.overwrites && has_saved(folder);
   if (resume != "auto" && resume != "none") {
+    const bool goes_on_there = !decision.overwrites && has_saved(folder);
     const std::optional<Profile> old = goes_on_there ? profile_there(folder) : std::nullopt;
     if (!old || old->run.resume_from_checkpoint != resume) {
       go_back_to(resume, request, old, goes_on_there, decision);
@@ -337,26 +387,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     // The same command is repeated: the run here has saved checkpoints of its own since.
     log_info("{}: the run here began with {}, so it resumes from its own checkpoints", folder.string(), resume);
   }
-  if (!goes_on_there) {
-    if (!decision.overwrites) begin_anew(folder);
-    return decision;
-  }
-  if (resume == "none") {
-    throw ConfigError(folder.string(),
-                      "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
-  }
-  if (const std::optional<std::string> result = result_there(folder, request)) {
-    decision.is_complete = true;
-    decision.summary_json = *result;
-  } else if (const auto checkpoint = newest_good(folder)) {
-    go_on_from(*checkpoint, request, decision);
-  } else {
-    throw FormatError(
-        folder.string(),
-        "holds a run without a good checkpoint to resume from ({} checked); use --overwrite to start over "
-        "from step 0, or another --output-dir",
-        list(folder).size());
-  }
+  if (!decision.overwrites) decide_by_what_is_left(request, decision);
   return decision;
 }
 
