@@ -91,15 +91,15 @@ def ours():
 
 @pytest.mark.parametrize("templates", [LOOPS, CALLS, GROUPS, FORMATS], ids=["loops", "calls", "groups", "formats"])
 def test_templates_render_as_jinja_does(templates, ours):
-    check_all(templates, ours, len(templates) // 3)
+    check_all(templates, ours, len(templates) // (3 if templates is FORMATS else 2))
 
 
 def test_percent_formats_are_pythons(ours):
     directives = ["%" + flags + width + precision + kind for flags in FLAGS for width in ("", "9")
                   for precision in ("", ".3", ".0", ".") for kind in "sdifFeEgGxXor"] * 2
-    check_all(["{{ '[" + directive + "]' % values[" + str(i % 15) + "] }}" for i, directive in enumerate(directives)], ours, 900)
+    check_all(["{{ '[" + directive + "]' % values[" + str(i % 15) + "] }}" for i, directive in enumerate(directives)], ours, 450)
 
 
 def test_brace_formats_are_pythons(ours):
     specs = [spec + kind for spec in SPECS for kind in ("", "s", "d", "f", "e", "g", "%", "x", "X", "o", "b")]
-    check_all(["{{ '[{:" + spec + "}]'.format(values[" + str(i % 15) + "]) }}" for i, spec in enumerate(specs[::2])], ours, 400)
+    check_all(["{{ '[{:" + spec + "}]'.format(values[" + str(i % 15) + "]) }}" for i, spec in enumerate(specs[::2])], ours, 320)
