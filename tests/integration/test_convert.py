@@ -129,12 +129,13 @@ def factory(folder, rows, columns=None, **keys):
 ROW = {"instruction": "a", "input": "b", "output": "c"}
 
 
-def test_a_column_that_llama_factory_does_not_read_is_refused(tmp_path):
+def test_a_column_that_llama_factory_does_not_read_stays_unread(tmp_path):
     assert factory(tmp_path, [ROW]).code == 0
     for rows, columns, name in [([dict(ROW, system="s")], None, "system"), ([dict(ROW, history=[])], None, "history"),
                                 ([ROW], {"prompt": "instruction", "response": "output"}, "input")]:
         run = factory(tmp_path, rows, columns)
-        assert run.code == USAGE and f"a column {name} " in json.loads(run.stdout)["refused"]["dataset"], run
+        [dataset] = json.loads(run.stdout)["profile"]["datasets"]
+        assert run.code == 0 and dataset["field_map"][name] is None, run
     run = factory(tmp_path, [dict(ROW, system="s")], {"prompt": "instruction", "query": "input", "response": "output", "system": "system"})
     assert run.code == 0, run
 

@@ -57,7 +57,7 @@ def test_what_becomes_of_examples_that_llama_factory_skips_is_said(tmp_path):
 
 def test_a_misspelt_template_is_named_and_a_known_one_is_not_built(tmp_path):
     run, result = convert(tmp_path, "qwn")
-    assert run.code == USAGE and "qwn is not a LLaMA-Factory template. Did you mean \"qwen\"?" in result["refused"]["template"], run
+    assert run.code == USAGE and "qwn is not a LLaMA-Factory template. Did you mean \"qwen\" or \"qwen3\"?" in result["refused"]["template"], run
     run, result = convert(tmp_path, "llama4")
     assert "llama4 is not supported." in result["refused"]["template"] and "Did you mean" not in result["refused"]["template"], run
 

@@ -150,8 +150,9 @@ const FamilyRules& choose_family(const ConfigReader& reader) {
   if (rules == families().end()) {
     std::vector<std::string> names;
     for (const FamilyRules& family : families()) names.emplace_back(family.architecture);
-    reader.reject(has_class || model_type.empty() ? "architectures" : "model_type",
-                  "\"{}\" is not supported; supported: {}", has_class ? architectures.front() : model_type,
+    const std::string given = has_class ? architectures.front() : model_type;
+    reader.reject(has_class || given.empty() ? "architectures" : "model_type", "{}; supported: {}",
+                  given.empty() ? "neither architectures nor model_type is given" : '"' + given + "\" is not supported",
                   join(names));
   }
   if (!model_type.empty() && rules->model_type != model_type) {
