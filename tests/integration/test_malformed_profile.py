@@ -134,7 +134,7 @@ KEYS = [
             "datasets[0].tpye: unknown key", '"type"'),
     refused("dataset_without_a_path", whole("model: m\ndatasets:\n  - type: text\n"), f"{PROFILE}:3", "datasets[0]: has no path"),
     refused("dataset_of_lists", whole("model: m\ndatasets: [[x]]\n"), f"{PROFILE}:2", "datasets[0]: got a list"),
-    refused("no_dataset", whole("model: m\ndatasets: []\n"), PROFILE, "datasets: missing"),
+    refused("no_dataset", whole("model: m\ndatasets: []\n"), f"{PROFILE}:2", "datasets: missing"),
     refused("dataset_weight", whole("model: m\ndatasets: [{path: x, weight: 0}]\n"), f"{PROFILE}:2", "a number > 0"),
     refused("dataset_type", whole("model: m\ndatasets: [{path: x, type: mesages}]\n"), f"{PROFILE}:2", '"messages"'),
 ]
