@@ -25,7 +25,6 @@ void check_expected(const model::ModelConfig& config, const std::vector<model::T
       require(size > 0 && !__builtin_mul_overflow(count, size, &count), "a shape beyond 64 bits: " + spec.name);
     }
     require(!__builtin_add_overflow(num_elements, count, &num_elements), "weights beyond 64 bits");
-    require(spec.layer >= -1 && spec.layer < config.num_layers, "a weight of no layer: " + spec.name);
   }
   require(num_elements == model::num_parameters(config), "num_parameters() counts otherwise");
 }
