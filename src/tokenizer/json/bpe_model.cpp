@@ -295,7 +295,8 @@ void BpeModel::load_merges(const JsonPlace& place, const Vocabulary& vocabulary)
     };
     const auto [left, right] = read_merge(list[rank], place, rank);
     const std::string whole = left + right;
-    merges_.add(id_of(left), id_of(right), {static_cast<std::uint32_t>(rank), id_of(whole)});
+    const std::int32_t whole_id = id_of(whole);  // before its parts, so that every compiler names the same token
+    merges_.add(id_of(left), id_of(right), {static_cast<std::uint32_t>(rank), whole_id});
     byte_tokens_merge_ = byte_tokens_merge_ || byte_of_token(left) >= 0 || byte_of_token(right) >= 0;
     if (const auto spelled = text_of(whole, spelling_)) cuts_.add(*spelled);
   }
