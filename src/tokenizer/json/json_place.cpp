@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
+#include "lora_train/base/hash.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/storage/model_file.h"
 
@@ -14,21 +16,81 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 256;
 
+// Counts repeated elements of model.merges. Hugging Face keeps the last of equal merges, so some are accepted; but each
+// takes ten times its bytes in memory, and a file could be full of them.
+class RepeatedMerges {
+ public:
+  explicit RepeatedMerges(const std::string& where) : where_(where) {}
+  void start_array(bool is_merges) {
+    if (depth_ > 0 || is_merges) ++depth_;
+  }
+  void end_array() {
+    if (depth_ > 0 && --depth_ == 1) end_element();
+  }
+  void value(std::string_view text) {
+    if (depth_ == 0) return;
+    hash_ = hash64(text, hash_);
+    if (depth_ == 1) end_element();
+  }
+
+ private:
+  static constexpr std::size_t kAccepted = 1000;
+
+  void end_element() {
+    const bool is_new = seen_.insert(std::exchange(hash_, 0)).second;
+    if (!is_new && ++num_repeats_ > std::max(kAccepted, seen_.size())) {
+      throw FormatError(fmt::format("{}: model.merges[{}]", where_, seen_.size() + num_repeats_ - 1),
+                        "repeats an earlier merge, as do {} others: repeats outnumber distinct merges. Download the "
+                        "file again",
+                        num_repeats_ - 1);
+    }
+  }
+
+  const std::string& where_;
+  int depth_ = 0;  // depth of arrays, from model.merges on
+  std::uint64_t hash_ = 0;
+  std::size_t num_repeats_ = 0;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
 // Like Json::parse(), but reports a key that an object has twice, of which Json::parse() would silently keep the last.
 // A callback of Json::parse() would also work, but makes it check all earlier elements of an array after each object:
 // seconds for a tekken.json.
 class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
-  UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where) {}
+  UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where), merges_(where) {}
+  bool null() {
+    merges_.value({});
+    return json_sax_dom_parser::null();
+  }
+  bool boolean(bool value) {
+    merges_.value({});
+    return json_sax_dom_parser::boolean(value);
+  }
+  bool number_integer(std::int64_t value) {
+    merges_.value({});
+    return json_sax_dom_parser::number_integer(value);
+  }
+  bool number_unsigned(std::uint64_t value) {
+    merges_.value({});
+    return json_sax_dom_parser::number_unsigned(value);
+  }
+  bool number_float(double value, const std::string& text) {
+    merges_.value({});
+    return json_sax_dom_parser::number_float(value, text);
+  }
   bool string(std::string& text) {
     stop_poll_();
+    merges_.value(text);
     return json_sax_dom_parser::string(text);
   }
   bool start_array(std::size_t size) {
+    merges_.start_array(keys_.size() == 2 && keys_[0].last == "model" && keys_[1].last == "merges");
     descend();
     return json_sax_dom_parser::start_array(size);
   }
   bool end_array() {
+    merges_.end_array();
     keys_.pop_back();
     return json_sax_dom_parser::end_array();
   }
@@ -38,15 +100,24 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
   bool end_object() {
     keys_.pop_back();
+    merges_.value({});
     return json_sax_dom_parser::end_object();
   }
   bool key(std::string& name) {
     stop_poll_();
-    if (!keys_.back().insert(name).second) throw FormatError(where_, "key \"{}\" occurs twice in one object", name);
+    keys_.back().last = name;
+    if (!keys_.back().all.insert(name).second) {
+      throw FormatError(where_, "key \"{}\" occurs twice in one object", name);
+    }
     return json_sax_dom_parser::key(name);
   }
 
  private:
+  struct Keys {
+    std::unordered_set<std::string> all;
+    std::string last;
+  };
+
   void descend() {
     stop_poll_();
     if (keys_.size() == kMaxDepth) throw FormatError(where_, "JSON is nested deeper than {} levels", kMaxDepth);
@@ -55,7 +126,8 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   const std::string& where_;
   StopPoll stop_poll_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of the open objects and, none, arrays
+  std::vector<Keys> keys_;  // of the open objects and, none, arrays
+  RepeatedMerges merges_;
 };
 
 }  // namespace

@@ -182,5 +182,14 @@ TEST(MalformedTokenizerJson, AKeyThatOccursTwiceIsRefused) {
                  "key \"a\" occurs twice");
 }
 
+TEST(MalformedTokenizerJson, MoreEqualMergesThanNewOnesAreRefused) {
+  const std::string start = R"({"model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [)";
+  for (const std::string merge : {R"("a b")", R"(["a", "b"])", "0", "null", "true", "1.5", "-1", "[]", "{}"}) {
+    std::string text = start + merge;
+    for (int i = 0; i < 1001; ++i) text += "," + merge;
+    expect_refused(text + "]}}", ": model.merges[1001]", "repeats an earlier merge, as do 1000 others");
+  }
+}
+
 }  // namespace
 }  // namespace lora_train::tokenizer
