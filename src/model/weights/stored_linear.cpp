@@ -42,6 +42,8 @@ constexpr const char *kAbsmax = "weight.absmax", *kQuantMap = "weight.quant_map"
 constexpr const char *kNestedAbsmax = "weight.nested_absmax", *kNestedQuantMap = "weight.nested_quant_map";
 constexpr const char* kNf4State = "weight.quant_state.bitsandbytes__nf4";
 constexpr const char* kFp4State = "weight.quant_state.bitsandbytes__fp4";
+constexpr std::string_view kStateKeys[] = {"quant_type",       "blocksize",    "dtype",        "shape",
+                                           "nested_blocksize", "nested_dtype", "nested_offset"};
 constexpr const char *kScb = "SCB", *kWeightFormat = "weight_format";
 constexpr const char *kWeightScaleInv = "weight_scale_inv", *kWeightScale = "weight_scale";
 
@@ -174,6 +176,9 @@ class LinearReader {
     require_layout(entry, DType::kU8, {static_cast<std::int64_t>(entry.num_bytes())},
                    "the JSON of a quant_state as bytes");
     const ConfigReader state(parse_state(files_.bytes(entry), files_.where(entry)), files_.where(entry));
+    for (const std::string& key : state.keys()) {
+      if (std::ranges::count(kStateKeys, key) == 0) state.reject(key, "is not a key of a quant_state");
+    }
     state.one_of("dtype", {"float32", "float16", "bfloat16"}, "");
     if (state.one_of("quant_type", {"nf4", "fp4"}, "") != linear.format_name) {
       state.reject("quant_type", "is unlike the name of the tensor{}", kAgain);

@@ -99,6 +99,7 @@ const Malformed kStates[] = {
     {"flat shape", nf4, SPOIL(f.state["shape"] = {384}), "__nf4: shape", "is [384]"},
     {"no shape", nf4, SPOIL(f.state["shape"] = nullptr), "__nf4: shape", "is [] but"},
     {"no blocksize", nf4, SPOIL(f.state.erase("blocksize")), "__nf4: blocksize", "is missing"},
+    {"unknown key", nf4, SPOIL(f.state["group"] = 1), "__nf4: group", "is not a key of a quant_state"},
     {"type unlike the name", nf4, SPOIL(f.state["quant_type"] = "fp4"), "__nf4: quant_type", "unlike the name"},
     {"unknown type", nf4, SPOIL(f.state["quant_type"] = "af4"), "__nf4: quant_type", "\"af4\" is not supported"},
     {"half of the nested keys", nested, SPOIL(f.state.erase("nested_offset")), "__nf4: nested_offset", "is missing"},
