@@ -188,9 +188,10 @@ class Setup:
 
     def events(self, kind, output_dir=None):
         path = (output_dir or self.output_dir) / "metrics.jsonl"
-        if not path.exists():
+        try:
+            text = path.read_text()
+        except FileNotFoundError:  # not yet written, or being replaced
             return []
-        text = path.read_text()
         lines = text[:text.rfind("\n") + 1].splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
