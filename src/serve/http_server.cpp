@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -41,14 +42,15 @@ union ConnectionInfo {
 constexpr int kNo = 0, kYes = 1;
 constexpr unsigned kEpollInternalThread = 520, kAllowSuspendResume = 9216;
 constexpr int kOptionEnd = 0, kOptionConnectionMemory = 1, kOptionConnectionLimit = 2, kOptionConnectionTimeout = 3,
-              kOptionNotifyCompleted = 4, kOptionListenSocket = 12;
-constexpr int kHeaderKind = 1, kMustCopy = 2, kConnectionFd = 6, kCompletedOk = 0;
+              kOptionNotifyCompleted = 4, kOptionListenSocket = 12, kOptionNotifyConnection = 27;
+constexpr int kHeaderKind = 1, kMustCopy = 2, kConnectionFd = 6, kCompletedOk = 0, kConnectionClosed = 1;
 constexpr ssize_t kEndOfStream = -1, kEndWithError = -2;
 constexpr std::uint64_t kSizeUnknown = ~std::uint64_t{0};
 
 using AccessHandler = int (*)(void* context, Connection*, const char* url, const char* method, const char* version,
                               const char* upload_data, std::size_t* upload_size, void** request);
 using CompletedCallback = void (*)(void* context, Connection*, void** request, int reason);
+using ConnectionCallback = void (*)(void* context, Connection*, void** of_socket, int event);
 using ContentReader = ssize_t (*)(void* context, std::uint64_t position, char* to, std::size_t most);
 using FreeCallback = void (*)(void* context);
 
@@ -83,7 +85,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMaxConnections = 512, kIdleSeconds = 120;
 constexpr std::size_t kConnectionBytes = std::size_t{64} << 10, kBlockBytes = std::size_t{16} << 10;
-constexpr int kClientGone = 499;  // as nginx logs it
+constexpr std::chrono::seconds kCloseTime{2};  // for all connections of a server that stops
+constexpr int kClientGone = 499;               // as nginx logs it
 
 /// A request from its headers to the last byte of its answer. Used by the library's thread, except `answer`, which is
 /// set once.
@@ -190,6 +193,18 @@ struct HttpServer::Impl {
     server.closed.notify_all();
   }
 
+  static void on_connection(void* context, mhd::Connection* connection, void**, int event) {
+    auto& server = *static_cast<Impl*>(context);
+    const std::lock_guard lock(server.mutex);
+    if (event == mhd::kConnectionClosed) {
+      server.connections.erase(connection);
+      server.closed.notify_all();
+    } else if (const mhd::ConnectionInfo* const info = server.api->info(connection, mhd::kConnectionFd)) {
+      server.connections[connection] = info->connect_fd;
+      if (server.is_stopping) ::shutdown(info->connect_fd, SHUT_RDWR);
+    }
+  }
+
   static ssize_t on_read(void* context, std::uint64_t, char* to, std::size_t most) {
     const auto& stream = *static_cast<const StreamContext*>(context);
     Outbox& outbox = stream.answer->outbox;
@@ -231,6 +246,7 @@ struct HttpServer::Impl {
       open.request.body.clear();
       if (open.reply.answer) {
         open.reply.answer->outbox.set_resume([this, connection = open.connection] { api->resume(connection); });
+        if (is_stopping) open.reply.answer->outbox.cancel();
       }
     }
     if (!open.reply.answer) return send(open, open.reply.status, open.reply.body);
@@ -284,6 +300,8 @@ struct HttpServer::Impl {
   std::mutex mutex;
   std::condition_variable closed;
   std::set<OpenRequest*> open_requests;
+  std::map<mhd::Connection*, int> connections;  // to their sockets
+  bool is_stopping = false;
 };
 
 std::string missing_http_library() {
@@ -299,11 +317,12 @@ HttpServer::~HttpServer() { stop(); }
 
 void HttpServer::start() {
   if (impl_->api == nullptr) throw IoError("serve", missing_http_library());
-  impl_->daemon = impl_->api->start(mhd::kEpollInternalThread | mhd::kAllowSuspendResume, 0, nullptr, nullptr,
-                                    &Impl::on_request, impl_.get(), mhd::kOptionListenSocket, impl_->socket.fd(),
-                                    mhd::kOptionConnectionLimit, kMaxConnections, mhd::kOptionConnectionTimeout,
-                                    kIdleSeconds, mhd::kOptionConnectionMemory, kConnectionBytes,
-                                    mhd::kOptionNotifyCompleted, &Impl::on_completed, impl_.get(), mhd::kOptionEnd);
+  impl_->daemon =
+      impl_->api->start(mhd::kEpollInternalThread | mhd::kAllowSuspendResume, 0, nullptr, nullptr, &Impl::on_request,
+                        impl_.get(), mhd::kOptionListenSocket, impl_->socket.fd(), mhd::kOptionConnectionLimit,
+                        kMaxConnections, mhd::kOptionConnectionTimeout, kIdleSeconds, mhd::kOptionConnectionMemory,
+                        kConnectionBytes, mhd::kOptionNotifyCompleted, &Impl::on_completed, impl_.get(),
+                        mhd::kOptionNotifyConnection, &Impl::on_connection, impl_.get(), mhd::kOptionEnd);
   if (impl_->daemon == nullptr) throw IoError(impl_->socket.url(), "libmicrohttpd cannot start");
 }
 
@@ -330,10 +349,14 @@ void HttpServer::stop() {
   if (impl_->daemon == nullptr) return;
   if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which it does not own
   {
-    const std::lock_guard lock(impl_->mutex);
+    std::unique_lock lock(impl_->mutex);
     for (OpenRequest* const open : impl_->open_requests) {
       if (open->has_reply && open->reply.answer) open->reply.answer->outbox.cancel();
     }
+    // libmicrohttpd 0.9.75 reads a null pointer where it is stopped while it refuses what is no HTTP.
+    impl_->is_stopping = true;
+    for (const auto& [connection, fd] : impl_->connections) ::shutdown(fd, SHUT_RDWR);
+    impl_->closed.wait_for(lock, kCloseTime, [&] { return impl_->connections.empty(); });
   }
   impl_->api->stop(impl_->daemon);
   impl_->daemon = nullptr;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <semaphore>
 #include <thread>
 
 #include "lora_train/base/log.h"
@@ -143,6 +144,41 @@ TEST_F(Http, SurvivesWhatIsNoHttp) {
     client.close();
   }
   EXPECT_TRUE(has(ask(post(good_)), "HTTP/1.1 200"));
+}
+
+/// Holds the server's thread at each chat.
+class HeldTemplate : public data::PlainTemplate {
+ public:
+  tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
+                                 const tokenizer::RenderOptions& options) const override {
+    begun.release();
+    may_go_on.acquire();
+    return PlainTemplate::render(messages, options);
+  }
+  mutable std::counting_semaphore<> begun{0}, may_go_on{0};
+};
+
+TEST_F(Http, StopsWhileItRefusesWhatIsNoHttp) {
+  const HeldTemplate held;
+  Service service({{{"m", &tokenizer_, &held, {data::ByteTokenizer::kEos}, 258, {}}}, "", 1000}, board_);
+  HttpServer server(service, socket_);
+  board_.on_start(1000);
+  server.start();
+  std::vector<std::unique_ptr<Client>> clients;
+  const auto send = [&](const std::string& bytes) {
+    clients.push_back(std::make_unique<Client>(port()));
+    clients.back()->send(bytes);
+  };
+  send(post(good_));
+  held.begun.acquire();  // the thread gets all that is sent from here at once
+  send(post(good_));
+  for (int i = 0; i < 8; ++i) send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n");
+  held.may_go_on.release();
+  held.begun.acquire();
+  std::thread stop([&] { server.stop(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  held.may_go_on.release();
+  stop.join();
 }
 
 TEST_F(Http, AnswersOthersWhileClientsAreSlow) {
