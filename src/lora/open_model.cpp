@@ -47,9 +47,13 @@ ModelFiles open_model(const ModelSection& section, const std::filesystem::path& 
   const std::filesystem::path& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
   static_cast<TokenizerFiles&>(files) = open_tokenizer(section, folder, adapter, &files.config);
+  const std::filesystem::path own_template = adapter / "chat_template.jinja";
   const bool is_adapters = chat_template == TemplateOf::kAdapter && !adapter.empty() &&
-                           std::filesystem::exists(adapter / "chat_template.jinja");
-  files.chat_template = tokenizer::load_chat_template(section.chat_template, is_adapters ? adapter : folder);
+                           section.chat_template == "tokenizer" && std::filesystem::exists(own_template);
+  // It names special tokens of the model, unless the adapter has its own.
+  const bool has_tokens = is_adapters && std::filesystem::exists(adapter / "tokenizer_config.json");
+  files.chat_template = tokenizer::load_chat_template(
+      is_adapters && !has_tokens ? own_template.string() : section.chat_template, has_tokens ? adapter : folder);
   return files;
 }
 

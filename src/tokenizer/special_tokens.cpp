@@ -101,7 +101,8 @@ void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
   if (!root.value().is_object()) root.fail("expected an object of token: id");
   const std::vector<std::string> special = out.in_text();
   for (const auto& [content, value] : root.value().items()) {
-    AddedToken token{.id = root.at(content).id(), .content = content, .normalized = false};
+    const JsonPlace place = root.at(content);
+    AddedToken token{.id = place.id(), .content = content, .normalized = false, .where = place.where()};
     token.special = std::find(special.begin(), special.end(), content) != special.end();
     out.added.push_back(std::move(token));
   }
@@ -193,9 +194,7 @@ std::string with_added_tokens(std::string_view json, const std::vector<AddedToke
 
 AddedToken read_added_token(const JsonPlace& place, std::int32_t id) {
   place.allow_only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special", "__type"});
-  AddedToken token;
-  token.id = id;
-  token.content = place.at("content").string();
+  AddedToken token{.id = id, .content = place.at("content").string(), .where = place.where()};
   token.special = place.boolean_or("special", false);
   token.single_word = place.boolean_or("single_word", false);
   token.lstrip = place.boolean_or("lstrip", false);
@@ -317,17 +316,19 @@ std::optional<std::int32_t> FileTokenizer::next_added_id() const {
 }
 
 void FileTokenizer::add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options) {
-  const auto add_new = [&](const AddedToken& token) {
+  const std::unordered_set<std::int32_t> own = added_;
+  for (const AddedToken& token : special.added) {
     const auto known = token_to_id(token.content);
-    if (!known || !added_.contains(*known)) add(token, options, "tokenizer_config.json or added_tokens.json");
-  };
-  for (const AddedToken& token : special.added) add_new(token);
+    if (!known || !own.contains(*known)) add(token, options);
+  }
   for (const std::string& name : special.in_text()) {
-    if (const auto id = token_to_id(name)) add_new({.id = *id, .content = name, .normalized = false, .special = true});
+    const auto id = token_to_id(name);
+    if (id && !added_.contains(*id)) add({.id = *id, .content = name, .normalized = false, .special = true}, options);
   }
 }
 
-void FileTokenizer::add(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
+void FileTokenizer::add(const AddedToken& token, const TokenizerOptions& options) {
+  const std::string& where = token.where;
   const std::string& taken = spelling(token.id);
   if (!taken.empty() && taken != token.content) {
     throw FormatError(where, "id {} of added token \"{}\" already belongs to \"{}\"", token.id, token.content, taken);

@@ -38,6 +38,7 @@ struct AddedToken {
   bool rstrip = false;       ///< includes white space after it
   bool normalized = true;    ///< matched in the normalised text
   bool special = false;
+  std::string where = {};  ///< the entry that names it, for messages
 };
 
 /// Ids index tables, so an id far above the number of tokens would waste memory and must be a mistake.
@@ -110,16 +111,16 @@ class FileTokenizer : public Tokenizer {
  protected:
   /// As in tokenizers: AddedVocabulary::add_tokens.
   std::optional<std::int32_t> next_added_id() const override;
-  void add_token(const AddedToken& token) final { add(token, {}, "add_tokens"); }
+  void add_token(const AddedToken& token) final { add(token, {}); }
 
   /// "" for an id without a token.
   const std::string& spelling(std::int32_t id) const;
   /// The first id of equal tokens counts.
   void set_token(std::int32_t id, const std::string& token);
-  /// The tokens of the files next to the tokenizer's that are not added yet.
+  /// The tokens of the files next to the tokenizer's that its own do not add.
   void add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options);
-  /// FormatError (`where`) if the id or the content belongs to another token, or the id is too large.
-  void add(const AddedToken& token, const TokenizerOptions& options, const std::string& where);
+  /// FormatError (the token's `where`) if the id or the content belongs to another token, or the id is too large.
+  void add(const AddedToken& token, const TokenizerOptions& options);
   /// From now on, finds an added token in texts.
   virtual void find_in_texts(const AddedToken& token) { in_text_.add(token, token.content); }
 

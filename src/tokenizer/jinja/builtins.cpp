@@ -150,15 +150,20 @@ Value changed_method(const Value& subject, const Call& call) {
 }
 
 Value make_range(const Value&, const Call& call) {
-  const bool has_start = !call[1].is_none();
-  const std::int64_t start = has_start ? call.integer(0) : 0, stop = call.integer(has_start ? 1 : 0);
-  const std::int64_t step = call.integer(2);
-  if (step == 0) throw RenderError{"range() arg 3 must not be zero"};
+  const Arguments& arguments = call.given;
+  std::int64_t parts[3] = {0, 0, 1};
+  const std::size_t count = arguments.positional.size();
+  if (count < 1 || count > 3 || !arguments.named.empty()) throw RenderError{"range expected 1 to 3 arguments"};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!arguments.positional[i].is_whole()) throw RenderError{"range() takes integers"};
+    parts[count == 1 ? 1 : i] = arguments.positional[i].whole();
+  }
+  if (parts[2] == 0) throw RenderError{"range() arg 3 must not be zero"};
   List out;
-  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
+  for (std::int64_t i = parts[0]; parts[2] > 0 ? i < parts[1] : i > parts[1];) {
     if (out.size() >= 100000) throw RenderError{"a range of more than 100,000 items", true, true};
     out.push_back(i);
-    if (__builtin_add_overflow(i, step, &i)) break;
+    if (__builtin_add_overflow(i, parts[2], &i)) break;
   }
   return {std::move(out), ListKind::kRange};
 }
@@ -264,7 +269,7 @@ const Builtins& loop_methods() {
 
 const Builtins& global_functions() {
   static const Builtins table = {
-      {"range", "start, stop=none, step=1", make_range},
+      {"range", "*", make_range},
       {"namespace", "*", [](auto&, auto& c) { return make_dict(c.given, true); }},
       {"dict", "*", [](auto&, auto& c) { return make_dict(c.given, false); }},
       {"strftime_now", "format", format_now},

@@ -214,8 +214,18 @@ Value sum_filter(const Value& input, const Call& call) {
 
 template <int kSign>
 Value extreme_filter(const Value& input, const Call& call) {
-  const List items = sorted(iterate(input), SortKey(call.flag(0), call[1]), kSign > 0);
-  return items.empty() ? Value(Undefined{"extreme of an empty sequence"}) : items.front();
+  const SortKey key(call.flag(0), call[1]);
+  const List items = iterate(input);
+  if (items.empty()) return Undefined{"extreme of an empty sequence"};
+  std::size_t best = 0;
+  Value best_key = key(items[0]);
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    Value item_key = key(items[i]);
+    if (compare(item_key, best_key) * kSign <= 0) continue;
+    best = i;
+    best_key = std::move(item_key);
+  }
+  return items[best];
 }
 
 Value batch_filter(const Value& input, const Call& call) {

@@ -54,11 +54,11 @@ struct FormatReader {
     return value;
   }
 
+  // Without digits it is 0.
   void read_precision(FormatSpec& spec) {
     if (accept(".") == 0) return;
-    const std::size_t begin = at;
     spec.precision = number();
-    if (at == begin || *spec.precision > kMaxPrecision) refuse_format(format);
+    if (*spec.precision > kMaxPrecision) refuse_format(format);
   }
 };
 
@@ -77,13 +77,14 @@ FormatSpec parse_format_spec(std::string_view format) {
   spec.alternate = reader.accept("#") != 0;
   if (reader.accept("0") != 0) {
     if (!has_fill) spec.fill = "0";
-    if (spec.align == 0) spec.align = '=';
+    if (spec.align == 0) spec.align = '0';
   }
   spec.width = reader.number();
   spec.grouped = reader.accept(",") != 0;
   reader.read_precision(spec);
+  const bool has_no_digits = format.substr(0, reader.at).ends_with('.');
   spec.type = reader.accept("sdxXeEfFgG%");
-  if (reader.at < format.size() || (spec.grouped && spec.fill == "0")) refuse_format(format);
+  if (has_no_digits || reader.at < format.size() || (spec.grouped && spec.fill == "0")) refuse_format(format);
   return spec;
 }
 
@@ -155,16 +156,17 @@ Text formatted(const Value& value, const FormatSpec& spec) {
     for (; spec.grouped && whole_end > digits + 3; whole_end -= 3) number.insert(whole_end - 3, ",");
     body = Text(number, kTemplate);
   }
-  const char align = spec.align != 0 ? spec.align : is_text ? '<' : '>';
+  const char align = spec.align == '0' ? (is_text ? '<' : '=') : spec.align != 0 ? spec.align : is_text ? '<' : '>';
   const std::size_t missing = missing_chars(body, spec.width);
   const std::size_t left = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
   return pad(body, align == '=' ? digits : 0, left, missing - left, spec.fill);
 }
 
 Text written(const Value& value, FormatSpec spec) {
-  if (spec.type == 's' || spec.type == 'r') {
+  if (spec.type == 's' || spec.type == 'r') {  // which ignore the flags of numbers
     const bool is_quoted = spec.type == 'r' && (value.as_text() != nullptr || value.is_undefined());
-    spec.type = 's';
+    spec = {
+        .align = spec.align == '=' ? '>' : spec.align, .width = spec.width, .precision = spec.precision, .type = 's'};
     return formatted(is_quoted ? Value::string(value.repr(), kComputed) : value.str(), spec);
   }
   if (!value.is_number() || (!value.is_whole() && is_one_of(spec.type, "xX")))
@@ -264,10 +266,13 @@ Text brace_format(const Text& text, const Arguments& arguments) {
     const std::size_t mark = std::min(field.find_first_of("!:"), field.size());
     const std::string_view name = field.substr(0, mark);
     std::string_view spec = field.substr(mark);
-    const bool is_repr = spec == "!r" || spec.starts_with("!r:");
-    if (is_repr) spec.remove_prefix(2);
-    if (name.find_first_of(".[{") != std::string_view::npos || spec.starts_with('!')) refuse_format(field);
-    const Value given = argument(name), value = is_repr ? Value::string(given.repr(), kComputed) : given;
+    const bool is_repr = spec.starts_with("!r"), is_str = spec.starts_with("!s");
+    if (is_repr || is_str) spec.remove_prefix(2);
+    if (name.find_first_of(".[") != std::string_view::npos || field.find('{') != std::string_view::npos ||
+        (!spec.empty() && spec[0] != ':'))
+      refuse_format(field);
+    const Value given = argument(name);
+    const Value value = is_repr ? Value::string(given.repr(), kComputed) : is_str ? Value(given.str()) : given;
     out.append(spec.size() > 1 ? formatted(value, parse_format_spec(spec.substr(1))) : value.str());
     at = end + 1;
   }

@@ -270,7 +270,7 @@ class Lexer {
       return i;
     }
     if (c == '\n') return i;
-    if (c == 'N' || is_digit(c)) fail(fmt::format("the escape \\{} in a string is not supported", c));
+    if (c == 'N' || (c >= '0' && c <= '7')) fail(fmt::format("the escape \\{} in a string is not supported", c));
     const std::size_t length = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (length == 0) {
       (text += '\\') += c;

@@ -61,7 +61,7 @@ class JsonTokenizer final : public BpeTokenizer {
     for (const auto& [token, id] : ids_) set_token(id, token);
     if (const auto list = root.find("added_tokens")) {
       for (const JsonPlace& entry : list->elements()) {
-        add(read_added_token(entry, entry.at("id").id()), options, entry.where());
+        add(read_added_token(entry, entry.at("id").id()), options);
       }
     }
     add_side_tokens(special, options);

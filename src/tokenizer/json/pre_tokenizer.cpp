@@ -37,7 +37,9 @@ bool joins(Behavior behavior, bool is_match, bool next_is_match) {
   }
 }
 
-void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, std::size_t offset, Pieces& out) {
+void split_by(const Regex& regex, const SplitRule& rule, const NormalizedText& text, std::size_t offset,
+              std::size_t text_end, Pieces& out) {
+  const std::string_view part = text.text().substr(offset, text_end - offset);
   thread_local std::vector<Stretch> stretches;
   regex.split(part, stretches);
   const auto drop_empty = [&] {
@@ -49,7 +51,7 @@ void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, 
     if (!is_match && rule.behavior == Behavior::kCovering) {
       throw FormatError("tekken.json: config.pattern",
                         "the pattern skips byte {} of a text; no part of a text may be dropped",
-                        offset + stretch.begin);
+                        text.input_range(offset + stretch.begin, offset + stretch.begin + 1).first);
     }
     if (&stretch != stretches.data() && joins(rule.behavior, was_match, is_match)) {
       out.back().second = offset + stretch.end;
@@ -62,7 +64,9 @@ void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, 
   drop_empty();
 }
 
-void split_by(const GptSplit& split, const SplitRule&, std::string_view part, std::size_t offset, Pieces& out) {
+void split_by(const GptSplit& split, const SplitRule&, const NormalizedText& text, std::size_t offset,
+              std::size_t text_end, Pieces& out) {
+  const std::string_view part = text.text().substr(offset, text_end - offset);
   for (std::size_t at = 0; at < part.size();) {
     const std::size_t end = split.piece_end(part, at);
     out.emplace_back(offset + at, offset + end);
@@ -81,7 +85,7 @@ constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
 std::optional<SpaceRule> rule_of_metaspace(const Json& pre_tokenizer) {
   const Json want = {{"type", "Metaspace"}, {"replacement", kMetaspaceText}, {"split", false}};
   Json rest = pre_tokenizer;
-  const std::string scheme = rest.value("prepend_scheme", "");
+  const Json scheme = rest.value("prepend_scheme", Json());
   rest.erase("prepend_scheme");
   if (rest != want) return std::nullopt;
   if (scheme == "always") return SpaceRule{SpaceRule::Prefix::kUnlessThere};
@@ -229,9 +233,7 @@ void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {
     finer.reserve(text.text().size() / 4);
     std::visit(
         [&](const auto& known) {
-          for (const auto& [begin, end] : pieces) {
-            split_by(known, rule, text.text().substr(begin, end - begin), begin, finer);
-          }
+          for (const auto& [begin, end] : pieces) split_by(known, rule, text, begin, end, finer);
         },
         rule.pattern);
     pieces.swap(finer);

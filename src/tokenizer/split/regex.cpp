@@ -346,40 +346,51 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// Without one, null and why.
-std::pair<std::shared_ptr<pcre2_code>, std::string> compile(const std::string& pattern, std::uint32_t options) {
+using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
+
+// Null if it does not compile, and why and where.
+std::shared_ptr<pcre2_code> compile(const std::string& pattern, std::uint32_t options, std::string& error_text,
+                                    std::size_t& offset) {
   int error = 0;
-  PCRE2_SIZE offset = 0;
   std::shared_ptr<pcre2_code> code(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &error, &offset, nullptr),
       pcre2_code_free);
-  return {code, code ? "" : fmt::format("{} at offset {}", pcre2_message(error), offset)};
+  if (!code) error_text = pcre2_message(error);
+  return code;
 }
 
 }  // namespace
 
 Regex::Regex(const std::string& pattern, const std::string& where) : where_(where) {
   std::string error;
-  std::tie(code_, error) = compile(spell_out_classes(pattern, where), PCRE2_MULTILINE);
+  std::size_t offset = 0;  // in the longer pattern
+  code_ = compile(spell_out_classes(pattern, where), PCRE2_MULTILINE, error, offset);
   if (!code_) throw FormatError(where, "the pattern does not compile ({}): {}", error, pattern);
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT, matching still works
 }
 
 void Regex::split(std::string_view text, std::vector<Stretch>& out) const {
   thread_local const Matcher matcher;
-  const PCRE2_SIZE* found = pcre2_get_ovector_pointer(matcher.data);
-  const auto attempt = [&](std::size_t from, std::uint32_t options) {
+  PCRE2_SIZE* const found = pcre2_get_ovector_pointer(matcher.data);
+  const auto attempt = [&](std::size_t from, std::uint32_t options, pcre2_match_data* data) {
     return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, matcher.data, matcher.context);
+                       PCRE2_NO_UTF_CHECK | options, data, matcher.context);
+  };
+  // Without JIT, a match can need a gigabyte, which its data keep.
+  const auto attempt_without_jit = [&](std::size_t from) {
+    const MatchData data(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
+    const int result = attempt(from, PCRE2_NO_JIT, data.get());
+    std::copy_n(pcre2_get_ovector_pointer(data.get()), 2, found);
+    return result;
   };
   out.clear();
   std::size_t done = 0;
   StopPoll stop_poll;
   for (std::size_t from = 0; from <= text.size();) {
     stop_poll();
-    int result = attempt(from, 0);
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(from, PCRE2_NO_JIT);
+    int result = attempt(from, 0, matcher.data);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt_without_jit(from);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) {
       throw DataError(fmt::format("byte {}", from), "the tokenizer's split pattern fails here: {} ({})",
@@ -401,13 +412,13 @@ void Regex::split(std::string_view text, std::vector<Stretch>& out) const {
 TextPattern::TextPattern(const std::string& pattern, const std::string& where) : pattern_(pattern), where_(where) {
   if (find_invalid_utf8(pattern)) throw ConfigError(where, "the regular expression is not valid UTF-8.");
   std::string error;
-  std::tie(code_, error) = compile(pattern, 0);
-  if (!code_) throw ConfigError(where, "\"{}\" is not a regular expression: {}.", pattern, error);
+  std::size_t offset = 0;
+  code_ = compile(pattern, 0, error, offset);
+  if (!code_) throw ConfigError(where, "\"{}\" is not a regular expression: {} at offset {}.", pattern, error, offset);
 }
 
 std::optional<std::string> TextPattern::find(const std::string& text) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
-      pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
+  const MatchData data(pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
   const int num_groups =
       pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
