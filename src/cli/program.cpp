@@ -173,13 +173,16 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   return fmt::format("is a command of {}. Here {}.", found->owner, instead);
 }
 
-/// Throws ConfigError if `arguments` begin with a configuration file for a command that takes one only in another tool
-/// (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
+/// Throws ConfigError if `arguments` name a configuration file, first or after --config, for a command that takes one only
+/// in another tool (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
 void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
-  if ((command != "merge" && command != "export") || arguments.empty() || !is_configuration(arguments.front())) return;
-  throw ConfigError(
-      arguments.front(), "lora-train {} takes flags, not a file. {}{}.", command,
-      command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ", merge_line(arguments.front()));
+  if ((command != "merge" && command != "export") || arguments.empty()) return;
+  const auto flag = std::ranges::find(arguments, "--config");
+  const bool has_flag = flag != arguments.end() && flag + 1 != arguments.end();
+  const std::string& file = has_flag ? flag[1] : arguments.front();
+  if (!is_configuration(file)) return;
+  throw ConfigError(file, "lora-train {} takes flags, not a file. {}{}.", command,
+                    command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ", merge_line(file));
 }
 
 const Command& find_command(const Invocation& invocation) {

@@ -155,8 +155,9 @@ void check_evaluation(const Check& check, const ProfileSources& sources) {
       "eval_steps", kWithoutData);
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {
-    check.mistake_if(!spec.name.empty() && !names.insert(spec.name).second, "eval_datasets",
-                     fmt::format("two datasets are named \"{}\". Give each its own name.", spec.name));
+    if (spec.name.empty() || names.insert(spec.name).second) continue;
+    check.findings.mistake(check.place("eval_datasets"), "eval_datasets",
+                           fmt::format("two datasets are named \"{}\". Give each its own name.", spec.name));
   }
 }
 

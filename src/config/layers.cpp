@@ -28,7 +28,10 @@ bool is_variable_name(const std::string& name) {
 std::string value_of_variable(const std::string& inside, const Environment& environment) {
   const std::size_t split = inside.find(":-");
   const std::string name = inside.substr(0, split);
-  if (!is_variable_name(name) || inside.find("${") != std::string::npos) {
+  if (inside.find("${") != std::string::npos)
+    throw ConfigError("", "\"${{{}}}\" has a variable in its default, which is not expanded. Give a plain default.",
+                      inside);
+  if (!is_variable_name(name)) {
     throw ConfigError(
         "", "\"${{{}}}\" is not a variable. Expected ${{NAME}} or ${{NAME:-default}}; $${{ stands for ${{.", inside);
   }

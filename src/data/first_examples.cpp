@@ -62,14 +62,17 @@ void look_at_blocks(const std::filesystem::path& file, const std::function<bool(
   }
 }
 
-/// The first good examples.
+/// The good examples among the first ones.
 std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size_t most_examples) {
   std::vector<Json> examples;
+  std::size_t num_read = 0;
   look_at_blocks(file, [&](ExampleBlock&& block) {
+    if (block.examples.size() > most_examples - num_read) block.examples.resize(most_examples - num_read);
+    num_read += block.examples.size();
     for (RawExample& example : parse_examples(std::move(block))) {
-      if (!example.is_bad && examples.size() < most_examples) examples.push_back(std::move(example.value));
+      if (!example.is_bad) examples.push_back(std::move(example.value));
     }
-    return examples.size() < most_examples;
+    return num_read < most_examples;
   });
   return examples;
 }

@@ -41,7 +41,10 @@ std::string json_line(const Record& record) {
 template <typename Record>
 Record record_of(const std::string& line) {
   Record record;
-  get_fields(Json::parse(line), record);
+  const Json object = Json::parse(line);
+  if (object.contains("step") && !whole_number_of(object, "step"))
+    throw Json::other_error::create(501, "step is no count", &object);
+  get_fields(object, record);
   return record;
 }
 

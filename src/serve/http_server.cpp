@@ -50,7 +50,6 @@ constexpr std::uint64_t kSizeUnknown = ~std::uint64_t{0};
 using AccessHandler = int (*)(void* context, Connection*, const char* url, const char* method, const char* version,
                               const char* upload_data, std::size_t* upload_size, void** request);
 using CompletedCallback = void (*)(void* context, Connection*, void** request, int reason);
-using ConnectionCallback = void (*)(void* context, Connection*, void** of_socket, int event);
 using ContentReader = ssize_t (*)(void* context, std::uint64_t position, char* to, std::size_t most);
 using FreeCallback = void (*)(void* context);
 

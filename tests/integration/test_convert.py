@@ -114,6 +114,9 @@ def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
     assert quiet.code == USAGE and "rl " in quiet.stderr and "kept" not in quiet.stderr, quiet
     run = convert("axolotl/dpo.yml", "--allow-refused")
     assert run.code == 0 and "# Made by lora-train convert from dpo.yml (Axolotl)." in run.stdout, run
+    for names in (",", "rl,"):  # a list, if a short one: not all
+        run = convert("axolotl/dpo.yml", "--allow-refused", names)
+        assert run.code == USAGE and f"{3 if names == ',' else 2} keys are refused" in run.stderr, run
 
 
 def factory(folder, rows, columns=None, **keys):

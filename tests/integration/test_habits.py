@@ -164,6 +164,8 @@ def test_a_file_where_merge_takes_flags_gives_the_line(factory_file, setup):
     for word in ("chat", "train"):
         run = lora_train(word, factory_file)
         assert run.code == 2 and f"run `lora-train convert '{factory_file}'`." in run.stderr, run
+    flagged = lora_train("merge", "--config", factory_file)
+    assert flagged.code == 2 and line in flagged.stderr, flagged
     missing = lora_train("export", "x.yaml")
     assert missing.code == 2 and "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED" in missing.stderr, missing
     own = lora_train("merge", setup.write_profile())

@@ -168,7 +168,7 @@ REFERENCES = [
     value("variable_not_set", "run_name: ${LORA_TRAIN_NO_SUCH}", "LORA_TRAIN_NO_SUCH is not set"),
     value("variable_never_closed", "run_name: ${HOME", "no closing brace"),
     value("variable_with_a_space", "run_name: ${MY NAME}", "is not a variable"),
-    value("variable_in_a_default", "run_name: ${LORA_TRAIN_NO_SUCH:-${HOME}}", "is not a variable"),
+    value("variable_in_a_default", "run_name: ${LORA_TRAIN_NO_SUCH:-${HOME}}", "has a variable in its default"),
     value("placeholder_unknown", "output_dir: runs/{learning_rat}", 'Did you mean "learning_rate"?'),
     value("placeholder_of_a_list", "output_dir: runs/{datasets}", "is a list or a map"),
     value("placeholder_never_closed", "output_dir: runs/{lora_r", "no closing brace"),

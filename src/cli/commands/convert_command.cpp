@@ -154,19 +154,24 @@ bool read_request(CommandParser& parser, const std::vector<std::string>& argumen
              "the configuration, YAML or JSON; key=value changes one of its keys before conversion");
   parser.add("--from", request.from, "TOOL", "axolotl, llamafactory or trl (default: detected from the keys)");
   parser.add("-o,--output", request.output, "FILE", "the profile to write");
+  std::vector<std::string> allowed;  // "" for --allow-refused without KEY
   parser.app()
-      .add_option("--allow-refused", request.allowed.names,
+      .add_option("--allow-refused", allowed,
                   "leave out this refused key, or several (a,b); without KEY, leave out all refused keys")
       ->type_name("[KEY]")
       ->expected(0, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->delimiter(',');
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   parser.add_flag("--overwrite", request.overwrite, "replace a file that was edited, or that convert did not write");
   parser.accept_keys(request.options.settings);
   parser.app().footer("Any key of a profile is a flag too, and is written into it: --lora-r 8.");
   if (!parser.parse(arguments)) return false;
-  for (std::string& key : request.allowed.names) key = trimmed(key);
-  request.allowed.all = std::erase(request.allowed.names, "") > 0;
+  request.allowed.all = std::erase(allowed, "") > 0;
+  for (const std::string& keys : allowed) {
+    std::istringstream list(keys);
+    for (std::string key; std::getline(list, key, ',');) {
+      if (!trimmed(key).empty()) request.allowed.names.push_back(trimmed(key));
+    }
+  }
   for (const std::string& word : words) {
     if (word.find('=') != std::string::npos) {
       request.options.overrides.push_back(parse_override(word, word));

@@ -106,11 +106,12 @@ const CLI::Option* CommandParser::find_option(std::string& flag) const {
   return option;
 }
 
-/// True if the word after a flag that needs no value is its value: no flag, setting or profile.
+/// True if the word after a flag that needs no value is its value: no flag, setting or file.
 bool CommandParser::may_be_value(const std::string& word) const {
-  const bool is_setting =
-      word.find('=') != std::string::npos && find_key("--" + word.substr(0, word.find_first_of("=[.")));
-  const bool is_profile = !keys_.empty() && is_configuration(word);
+  const std::string name = spelled_with('_', word.substr(0, word.find_first_of("=[.")));
+  const bool is_setting = word.find('=') != std::string::npos && std::ranges::count(keys_, name, &KnownName::name) > 0;
+  std::error_code code;
+  const bool is_profile = !keys_.empty() && (is_configuration(word) || std::filesystem::is_regular_file(word, code));
   return !word.starts_with("--") && !is_setting && !is_profile;
 }
 

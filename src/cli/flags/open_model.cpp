@@ -133,8 +133,8 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
 lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& adapter, bool allow_other_base) {
   ModelSection used = section;
   if (adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
+  if (!adapter.empty()) check_adapter_base(adapter, storage::resolve_model(section.path), allow_other_base);
   lora::ModelFiles files = lora::open_model(used, adapter, lora::TemplateOf::kAdapter);
-  if (!adapter.empty()) check_adapter_base(adapter, files.resolved, allow_other_base);
   if (!files.tokenizer) files.tokenizer = tokenizer::Tokenizer::load(files.resolved.folder);  // says what is missing
   return files;
 }

@@ -51,7 +51,7 @@ std::string find_base(const std::string& adapter);
 
 /// The profile of a command that uses the model without training it: it needs no datasets. --adapter becomes the PEFT
 /// folder that it means, and names the model unless a file or a flag does; without it, init_adapter is the adapter.
-/// Throws what loading throws, and for features that are not built.
+/// Throws what loading throws.
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
 /// Opens what answering prompts needs: the tokenizer must exist. Refuses an adapter trained on another base, unless that

@@ -76,14 +76,17 @@ void ProfileFlags::refuse_folders() const {
 
 void ProfileFlags::refuse_split_lists(const ProfileSources& sources) const {
   const std::vector<KnownName> known = known_names();
-  const auto list = std::ranges::find_if(overrides_, [&](const Override& given) {
+  const auto is_list = [&](const Override& given) {
     return std::ranges::find(known, given.path, &KnownName::name)->takes_commas;
-  });
-  if (list == overrides_.end()) return;
+  };
+  const auto list = std::ranges::find_if(overrides_, is_list);
+  if (std::ranges::count_if(overrides_, is_list) != 1) return;  // else it is unknown whose the words are
   std::string items = list->value;
   for (const std::string& word : trailing_) {
     std::error_code code;
-    if (!is_file_name(word) || std::filesystem::exists(word, code) || find_shipped(word, sources.shipped)) continue;
+    if (!is_file_name(word) || is_configuration(word) || std::filesystem::exists(word, code) ||
+        find_shipped(word, sources.shipped))
+      continue;
     items += (items.ends_with(',') ? "" : ",") + word;
   }
   if (items.size() > list->value.size())

@@ -320,7 +320,11 @@ Json check_json(const DoctorCheck& check) {
           {"advice", or_null(check.advice)}};
 }
 
-constexpr const char* kComputeModes[] = {"default", "exclusive_thread", "prohibited", "exclusive_process"};
+std::string compute_mode_name(device::ComputeMode mode) {
+  constexpr std::array kNames = {"default", "exclusive_thread", "prohibited", "exclusive_process"};
+  const auto index = static_cast<std::size_t>(mode);
+  return index < kNames.size() ? kNames[index] : fmt::format("unknown ({})", index);
+}
 
 Json gpu_json(const device::Gpu& gpu) {
   const auto process_json = [](const device::GpuProcess& process) {
@@ -334,7 +338,7 @@ Json gpu_json(const device::Gpu& gpu) {
           {"multiprocessors", gpu.num_multiprocessors},
           {"total_bytes", gpu.total_bytes},
           {"free_bytes", or_null(gpu.free_bytes)},
-          {"compute_mode", kComputeModes[static_cast<std::size_t>(gpu.compute_mode)]},
+          {"compute_mode", compute_mode_name(gpu.compute_mode)},
           {"processes", json_list(gpu.processes, process_json)}};
 }
 

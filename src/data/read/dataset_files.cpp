@@ -7,6 +7,7 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -30,10 +31,11 @@ using Splits = std::map<std::string, Files>;
 
 /// "train_sft" for data/train_sft-00000-of-00003.parquet, the naming of push_to_hub(); else empty.
 std::string shard_split(const fs::path& path) {
+  static const std::regex shard("(.+?)-[0-9]{5}-of-.*");
   const std::string name = path.filename().string();
-  const bool is_shard =
-      path.parent_path().filename() == "data" && ::fnmatch("*-[0-9][0-9][0-9][0-9][0-9]-of-*", name.c_str(), 0) == 0;
-  return is_shard ? name.substr(0, name.rfind("-of-") - std::string_view("-00000").size()) : "";
+  std::smatch parts;
+  const bool is_shard = path.parent_path().filename() == "data" && std::regex_match(name, parts, shard);
+  return is_shard ? parts[1].str() : "";
 }
 
 /// "train", "validation" or "test" if part of the path below the folder contains such a word; else nullptr.

@@ -13,18 +13,23 @@ namespace {
 
 using tokenizer::Message;
 
-// What other tools call our roles; `conversations` may use these names.
+// What other tools call our roles. `conversations` may use the known names; others are only advised upon.
 struct RoleName {
   std::string_view theirs, ours;
+  bool is_known = true;
 };
-constexpr std::array<RoleName, 8> kRoleNames = {{{"human", "user"},
-                                                 {"user", "user"},
-                                                 {"gpt", "assistant"},
-                                                 {"assistant", "assistant"},
-                                                 {"system", "system"},
-                                                 {"tool", "tool"},
-                                                 {"observation", "tool"},
-                                                 {"function_response", "tool"}}};
+constexpr std::array<RoleName, 12> kRoleNames = {{{"human", "user"},
+                                                  {"user", "user"},
+                                                  {"gpt", "assistant"},
+                                                  {"assistant", "assistant"},
+                                                  {"system", "system"},
+                                                  {"tool", "tool"},
+                                                  {"observation", "tool"},
+                                                  {"function_response", "tool"},
+                                                  {"bot", "assistant", false},
+                                                  {"model", "assistant", false},
+                                                  {"ai", "assistant", false},
+                                                  {"chatbot", "assistant", false}}};
 
 // A list of messages, and how they name their fields and roles.
 struct MessageList {
@@ -43,9 +48,9 @@ decltype(auto) named(const std::string& place, Read read) {
   }
 }
 
-std::string our_name(const std::string& theirs) {
+RoleName find_role(const std::string& theirs) {
   const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
-  return found == kRoleNames.end() ? "" : std::string(found->ours);
+  return found == kRoleNames.end() ? RoleName{{}, {}, false} : *found;
 }
 
 // Our role for the name in the example, or function_call; empty if the name is unknown.
@@ -57,8 +62,9 @@ std::string role_of(const std::string& name, const MessageList& list) {
       break;
     }
   }
-  if (list.is_sharegpt) return theirs == "function_call" ? theirs : our_name(theirs);
-  return our_name(theirs) == theirs ? theirs : "";
+  const RoleName role = find_role(theirs);
+  if (list.is_sharegpt && theirs != "function_call") return std::string(role.is_known ? role.ours : "");
+  return list.is_sharegpt || role.ours == theirs ? theirs : "";
 }
 
 // Names all unknown roles of the list together.
@@ -69,7 +75,7 @@ std::string role_of(const std::string& name, const MessageList& list) {
     const Json* const role = message.is_object() ? optional_field(message, list.map, role_field) : nullptr;
     if (role == nullptr || !role->is_string()) continue;
     const auto name = role->get<std::string>();
-    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours = our_name(name);
+    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours(find_role(name).ours);
     if (!role_of(name, list).empty() || std::ranges::count(unknown, shown) > 0) continue;
     unknown.push_back(shown);
     if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
@@ -119,7 +125,7 @@ Json tool_calls_of(const std::string& value, const std::string& field) {
     tool_calls.push_back(
         {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
   }
-  if (!calls.empty() && tool_calls.size() == calls.size()) return tool_calls;
+  if (!parsed.problem && !calls.empty() && tool_calls.size() == calls.size()) return tool_calls;
   throw DataError("",
                   "{} of function_call is \"{}\"{}; expected JSON {{\"name\": ..., \"arguments\": {{...}}}} with only "
                   "these fields, or a list of these",

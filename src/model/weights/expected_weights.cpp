@@ -49,9 +49,9 @@ void check_plain(const TensorSpec& spec, const ModelConfig& config, const storag
   const bool is_byte = storage::dtype_bits(entry.dtype) <= 8;
   if (is_byte || (is_weight && !quantised_parts(spec.name, weights).empty())) {
     throw FormatError(weights.where(entry),
-                      "is stored quantised ({}), which is supported for the linears of layers only: quantise the model "
-                      "with this tensor (lm_head) left out, or use the unquantised model",
-                      describe(entry));
+                      "is stored quantised ({}), which is supported for the linears of layers only: {}use the "
+                      "unquantised model",
+                      describe(entry), spec.name == kHead ? "quantise the model with lm_head left out, or " : "");
   }
   require_shape(spec, entry, config, weights);
   if (!storage::is_weight_dtype(entry.dtype)) {

@@ -42,8 +42,8 @@ constexpr const char *kAbsmax = "weight.absmax", *kQuantMap = "weight.quant_map"
 constexpr const char *kNestedAbsmax = "weight.nested_absmax", *kNestedQuantMap = "weight.nested_quant_map";
 constexpr const char* kNf4State = "weight.quant_state.bitsandbytes__nf4";
 constexpr const char* kFp4State = "weight.quant_state.bitsandbytes__fp4";
-constexpr std::string_view kStateKeys[] = {"quant_type",       "blocksize",    "dtype",        "shape",
-                                           "nested_blocksize", "nested_dtype", "nested_offset"};
+constexpr std::array kStateKeys = {"quant_type", "blocksize", "dtype", "shape"};
+constexpr std::array kNestedStateKeys = {"nested_blocksize", "nested_dtype", "nested_offset"};
 constexpr const char *kScb = "SCB", *kWeightFormat = "weight_format";
 constexpr const char *kWeightScaleInv = "weight_scale_inv", *kWeightScale = "weight_scale";
 
@@ -165,9 +165,10 @@ class LinearReader {
     const QuantizationConfig& said = config_.quantization;
     const bool is_of_type = said.quant_type.empty() || said.quant_type == linear.format_name;
     if (linear.format == LinearFormat::kPlain || (linear.format == said.format && is_of_type)) return;
-    reject(weight_, "is stored as {}, but {}{}", linear.format_name, config_.path.string(),
-           said.format == LinearFormat::kPlain ? " has no quantization_config"
-                                               : ": quantization_config says " + said.description);
+    throw FormatError(files_.where(weight_), "is stored as {}, but {}{}: config and weights do not belong together",
+                      linear.format_name, config_.path.string(),
+                      said.format == LinearFormat::kPlain ? " has no quantization_config"
+                                                          : ": quantization_config says " + said.description);
   }
 
   void read_4bit(StoredLinear& linear) const {
@@ -177,11 +178,13 @@ class LinearReader {
                    "the JSON of a quant_state as bytes");
     const ConfigReader state(parse_state(files_.bytes(entry), files_.where(entry)), files_.where(entry));
     for (const std::string& key : state.keys()) {
-      if (std::ranges::count(kStateKeys, key) == 0) state.reject(key, "is not a key of a quant_state");
+      if (std::ranges::count(kStateKeys, key) + std::ranges::count(kNestedStateKeys, key) == 0)
+        state.reject(key, "is not a key of a quant_state");
     }
+    require_keys(state, kStateKeys);
     state.one_of("dtype", {"float32", "float16", "bfloat16"}, "");
     if (state.one_of("quant_type", {"nf4", "fp4"}, "") != linear.format_name) {
-      state.reject("quant_type", "is unlike the name of the tensor{}", kAgain);
+      state.reject("quant_type", "is not {}, which the name of the tensor says{}", linear.format_name, kAgain);
     }
     if (const auto shape = state.ids("shape"); shape != spec_.shape) {
       state.reject("shape", "is {} but {} asks for {}: config and weights do not belong together", show_shape(shape),
@@ -193,8 +196,9 @@ class LinearReader {
     }
     linear.block_size = block_size(state, "blocksize");
     linear.map = &require(kQuantMap, DType::kF32, {kMapSize}, "a map of 4-bit codes");
-    const bool is_nested = state.is_given("nested_blocksize");
+    const bool is_nested = std::ranges::any_of(kNestedStateKeys, [&](auto* key) { return state.is_given(key); });
     if (is_nested) {
+      require_keys(state, kNestedStateKeys);
       read_nested(state, linear);
     } else if (!parts_of(spec_.name, std::array{kNestedAbsmax, kNestedQuantMap}, files_).empty()) {
       reject(entry, "has no nested_blocksize, but there are nested scales");
@@ -202,6 +206,12 @@ class LinearReader {
     linear.scales =
         &require(kAbsmax, is_nested ? DType::kU8 : DType::kF32, {linear.num_scales()},
                  fmt::format("{} for each {} weights", is_nested ? "a code" : "a scale", linear.block_size));
+  }
+
+  static void require_keys(const ConfigReader& state, std::span<const char* const> keys) {
+    for (const char* const key : keys) {
+      if (!state.is_given(key)) state.reject(key, "is missing from the quant_state{}", kAgain);
+    }
   }
 
   void read_nested(const ConfigReader& state, StoredLinear& linear) const {
@@ -218,7 +228,10 @@ class LinearReader {
   void read_int8(StoredLinear& linear) const {
     if (const auto* layout = find(kWeightFormat)) {
       if (layout->dtype != DType::kU8 || layout->num_elements() != 1 || files_.bytes(*layout)[0] != 0) {
-        reject(*layout, "is {}; one U8 of 0 was expected: only int8 weights in rows are supported", describe(*layout));
+        reject(
+            *layout,
+            "is {}; one U8 of 0 was expected: only int8 weights in rows are supported, as bitsandbytes 0.45 saves them",
+            describe(*layout));
       }
     }
     linear.scales = &require(kScb, DType::kF32, {linear.out_features}, "a scale for each row");

@@ -348,25 +348,27 @@ std::string pcre2_message(int code) {
 
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
 
-// Null if it does not compile, and why and where.
-std::shared_ptr<pcre2_code> compile(const std::string& pattern, std::uint32_t options, std::string& error_text,
-                                    std::size_t& offset) {
+struct Compiled {
+  std::shared_ptr<pcre2_code> code;  // null if the pattern does not compile, for the error at the offset
   int error = 0;
-  std::shared_ptr<pcre2_code> code(
+  std::size_t offset = 0;
+};
+
+Compiled compile(const std::string& pattern, std::uint32_t options) {
+  Compiled result;
+  result.code.reset(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &error, &offset, nullptr),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &result.error, &result.offset, nullptr),
       pcre2_code_free);
-  if (!code) error_text = pcre2_message(error);
-  return code;
+  return result;
 }
 
 }  // namespace
 
 Regex::Regex(const std::string& pattern, const std::string& where) : where_(where) {
-  std::string error;
-  std::size_t offset = 0;  // in the longer pattern
-  code_ = compile(spell_out_classes(pattern, where), PCRE2_MULTILINE, error, offset);
-  if (!code_) throw FormatError(where, "the pattern does not compile ({}): {}", error, pattern);
+  const Compiled compiled = compile(spell_out_classes(pattern, where), PCRE2_MULTILINE);
+  code_ = compiled.code;
+  if (!code_) throw FormatError(where, "the pattern does not compile ({}): {}", pcre2_message(compiled.error), pattern);
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT, matching still works
 }
 
@@ -411,10 +413,12 @@ void Regex::split(std::string_view text, std::vector<Stretch>& out) const {
 
 TextPattern::TextPattern(const std::string& pattern, const std::string& where) : pattern_(pattern), where_(where) {
   if (find_invalid_utf8(pattern)) throw ConfigError(where, "the regular expression is not valid UTF-8.");
-  std::string error;
-  std::size_t offset = 0;
-  code_ = compile(pattern, 0, error, offset);
-  if (!code_) throw ConfigError(where, "\"{}\" is not a regular expression: {} at offset {}.", pattern, error, offset);
+  const Compiled compiled = compile(pattern, 0);
+  code_ = compiled.code;
+  if (!code_) {
+    throw ConfigError(where, "\"{}\" is not a regular expression: {} at offset {}.", pattern,
+                      pcre2_message(compiled.error), compiled.offset);
+  }
 }
 
 std::optional<std::string> TextPattern::find(const std::string& text) const {

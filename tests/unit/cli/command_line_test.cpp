@@ -5,6 +5,7 @@
 #include "commands/registry.h"
 #include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace lora_train::cli {
 namespace {
@@ -164,6 +165,49 @@ TEST(ProfileFlags, AWordAloneIsAProfile) {
   ASSERT_TRUE(parser.parse({"h100.yaml", "--config", "more.yaml", "lora_r=8"}));
   EXPECT_EQ(flags.sources().profiles, (Words{"more.yaml", "h100.yaml"}));
   EXPECT_EQ(flags.sources().overrides.size(), 1U);
+}
+
+TEST(CommandParser, ASettingBehindAFlagWithoutAValueIsNotItsValue) {
+  CommandParser parser("eval", "");
+  const ProfileFlags flags(parser, {{"--model", "model", ""}});
+  std::string pattern;
+  parser.app().add_option("--exact-match", pattern)->expected(0, 1);
+  ASSERT_TRUE(parser.parse({"--exact-match", "model=x"}));
+  EXPECT_EQ(pattern, "");
+  ASSERT_EQ(flags.sources().overrides.size(), 1U);
+  EXPECT_EQ(flags.sources().overrides[0].path, "model");
+}
+
+TEST(CommandParser, AFileBehindAFlagWithoutAValueIsNotItsValue) {
+  const testing_support::TemporaryFolder folder;
+  testing_support::write_text(folder / "mine", "lora_r: 8\n");
+  CommandParser parser("eval", "");
+  const ProfileFlags flags(parser, {{"--model", "model", ""}});
+  std::string pattern;
+  parser.app().add_option("--exact-match", pattern)->expected(0, 1);
+  ASSERT_TRUE(parser.parse({"--exact-match", folder / "mine"}));
+  EXPECT_EQ(flags.sources().profiles, Words{folder / "mine"});
+}
+
+TEST(ProfileFlags, WordsBehindOneListAreTakenForItsItems) {
+  const auto refusal = [](const Words& arguments) -> std::string {
+    CommandParser parser("train", "");
+    const ProfileFlags flags(parser, {{"--train-data", "datasets", ""}});
+    parser.parse(arguments);
+    try {
+      flags.sources();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string words = refusal({"--lora-target-modules", "q_proj", "v_proj"});
+  EXPECT_NE(words.find("q_proj,v_proj"), std::string::npos) << words;
+  // A misspelt profile, and words of which nobody knows to which list they belong.
+  for (const Words& arguments : {Words{"nope.yaml", "--lora-target-modules", "q_proj"},
+                                 Words{"--lora-target-modules", "q_proj", "v_proj", "--report-to", "none"}}) {
+    EXPECT_EQ(refusal(arguments), "accepted");
+  }
 }
 
 TEST(Registry, KnowsEveryCommandOfTheContract) {

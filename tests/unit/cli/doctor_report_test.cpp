@@ -251,6 +251,9 @@ TEST(DoctorReport, JsonSaysTheSame) {
   const json& gpu = object.at("gpus").at(0);
   EXPECT_EQ(gpu.at("architecture"), "sm_90");
   EXPECT_EQ(gpu.at("free_bytes"), 139 * kGib);
+  EXPECT_EQ(gpu.at("compute_mode"), "default");
+  findings.gpus.gpus[0].compute_mode = static_cast<device::ComputeMode>(9);
+  EXPECT_EQ(json::parse(doctor_json(findings, checks)).at("gpus").at(0).at("compute_mode"), "unknown (9)");
   EXPECT_EQ(gpu.at("processes").dump(), R"([{"bytes":null,"pid":4711}])");
   EXPECT_EQ(object.at("peer_access").dump(), R"([["self"]])");
   EXPECT_EQ(object.at("libraries").at("NCCL"), "2.28.9");

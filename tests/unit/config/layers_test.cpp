@@ -112,6 +112,8 @@ TEST(Variables, MistakesNameTheLine) {
   EXPECT_NE(files.error("model: ${OPEN\n").find("profile.yaml:1: model: \"${OPEN\" has no closing brace"),
             std::string::npos);
   EXPECT_NE(files.error("model: ${a b}\n").find("\"${a b}\" is not a variable"), std::string::npos);
+  EXPECT_NE(files.error("model: ${A:-${B}}\n").find("has a variable in its default, which is not expanded"),
+            std::string::npos);
   EXPECT_NE(files.error("", {"model=${NOWHERE}"}).find("--set: model: the variable NOWHERE is not set"),
             std::string::npos);
 }

@@ -114,6 +114,11 @@ TEST_F(DatasetSplits, WithoutACardNamesTellTheSplit) {
   EXPECT_TRUE(has(refusal("test"), "no split \"test\". Available: test_sft, train")) << refusal("test");
 }
 
+TEST_F(DatasetSplits, TheFirstNumberEndsTheNameOfAShardsSplit) {
+  add({"data/train-00000-of-00001-of-mine.jsonl", "data/test-00000-of-00001.jsonl"});
+  EXPECT_EQ(files("train"), (Names{"data/train-00000-of-00001-of-mine.jsonl"}));
+}
+
 TEST_F(DatasetSplits, FilesWithoutASplitAreTrainWhereNoneHasOne) {
   add({"rows.jsonl", "more/rows.csv", "LICENSE.txt", ".gitattributes"});
   EXPECT_EQ(files("train"), (Names{"more/rows.csv", "rows.jsonl"}));

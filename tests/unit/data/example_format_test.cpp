@@ -275,6 +275,14 @@ TEST(Sharegpt, MapsSpeakersToRoles) {
             std::string::npos);
 }
 
+TEST(Sharegpt, NamesOfOtherToolsAreAdvisedUpon) {
+  for (const std::string theirs : {"bot", "model", "ai", "chatbot"}) {
+    const std::string example = R"({"conversations": [{"from": ")" + theirs + R"(", "value": "a"}]})";
+    const std::string said = refusal(example.c_str(), DatasetType::kSharegpt);
+    EXPECT_NE(said.find("Name yours in field_map: {assistant: " + theirs + "}"), std::string::npos) << said;
+  }
+}
+
 TEST(Sharegpt, FunctionCallsBecomeToolCalls) {
   const auto sample = parse<ChatSample>(
       R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},
@@ -329,6 +337,7 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
   const std::pair<const char*, const char*> cases[] = {
       {"f 1", "invalid JSON"},
       {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
+      {R"({\"name\": \"f\", \"arguments\": {}} and more)", "invalid JSON"},
       {R"(5)", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
       {R"([])", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
       {R"({\"arguments\": {}})",

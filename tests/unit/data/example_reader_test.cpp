@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/data/first_examples.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
@@ -112,6 +113,12 @@ TEST_F(ExampleReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   }
   EXPECT_EQ(read(bytes), expected);
   EXPECT_TRUE(messages_.empty()) << messages_.substr(0, 200);
+}
+
+TEST_F(ExampleReaderTest, BadExamplesCountAmongTheFirst) {
+  write_file_atomic(folder_ / "rows.jsonl", "{\n{\"a\": 1}\n{\"b\": 1}\n");
+  EXPECT_EQ(example_keys(folder_ / "rows.jsonl", 2), Places{"a"});
+  EXPECT_EQ(example_keys(folder_ / "rows.jsonl", 3), (Places{"a", "b"}));
 }
 
 TEST_F(ExampleReaderTest, TextGivesOneExampleALine) {

@@ -64,6 +64,11 @@ TEST_F(EvalAnswersFile, ALineReadsBackAsItWas) {
   EXPECT_EQ(to_json(*parse_answer(to_json(second))), to_json(second));
   EXPECT_NE(to_json(second).find(R"("expected":null)"), std::string::npos);
   for (const char* bad : {"", "[]", "{}", R"({"is_right": 1})"}) EXPECT_FALSE(parse_answer(bad)) << bad;
+  for (const char* step : {"1e300", "-1e300", "\"3\"", "null"}) {
+    std::string line = to_json(first);
+    line.replace(line.find("3"), 1, step);
+    EXPECT_FALSE(parse_answer(line)) << line;
+  }
 }
 
 }  // namespace

@@ -154,7 +154,9 @@ TEST(ChatTemplate, WhiteSpaceControl) {
 }
 
 TEST(ChatTemplate, WhatIsNotBuiltIsNoFaultOfTheExample) {
-  for (const char* source : {"{{ dict([['a', 1]]) }}", "{{ dict('') }}", "{{ namespace([]) }}", "{{ 1e999 }}"}) {
+  for (const char* source :
+       {"{{ dict([['a', 1]]) }}", "{{ dict('') }}", "{{ namespace([]) }}", "{{ 1e999 }}", "{{ '{:{}}'.format(1, 2) }}",
+        "{{ '{:>{w}}'.format(1, w=2) }}", "{{ '{:.}'.format(1.5) }}"}) {
     try {
       render(source);
       ADD_FAILURE() << "accepted: " << source;
@@ -226,6 +228,11 @@ TEST(ChatTemplate, ChatsThatATemplateRefusesNameItsLine) {
       {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"},
       {"{{ nope() }}", "t.jinja:1", "undefined"},
       {"{{ 'a'() }}", "t.jinja:1", "not callable"},
+      {"{{ range(none) }}", "t.jinja:1", "integers"},
+      {"{{ range(1, none) }}", "t.jinja:1", "integers"},
+      {"{{ range(1, 5, none) }}", "t.jinja:1", "integers"},
+      {"{{ range(stop=3) }}", "t.jinja:1", "1 to 3 arguments"},
+      {"{{ range() }}", "t.jinja:1", "1 to 3 arguments"},
       {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"},
       {"{{ messages.append(1) }}", "t.jinja:1", "append"},
       {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"},

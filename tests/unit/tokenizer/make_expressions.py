@@ -53,6 +53,9 @@ src=r'''
 {% macro f(a, b=9) %}<{{ a }},{{ b }},{{ varargs }},{{ kwargs }}>{% endmacro %}{{ f(*[1, 2, 3]) }}{{ f(0, *(1,), **{'k': 2}) }}{{ f(b=1, *[4]) }}
 {{ '%s|%-5s|%05.1f|%+d|%#x|%%' % ('a', 'b', 3.14159, 7, 255) }} {{ '%(role)s: %(content)s' % messages[0] }} {{ '%s' | format(none) }}
 {{ '{} {}'.format('a', 1) }} {{ '{1}{0}{x}'.format('a', 'b', x=none) }} {{ '{a!r:>10}|{b:*^12.4}'.format(a=messages[0].role, b=messages[0].content) }} {{ '{:,} {:08.3f} {:#x}'.format(1234567, -2.5, 255) }}
+{{ '%05s|%+s|%-05s|% .1s' % ('a', 'b', 'c', 'de') }} {{ '%.f|%5.f|%+.e' % (2.5, 3.7, 1.0) }}
+{{ '{:05}|{:05}|{:0<5}'.format('ab', 3, 'c') }} {{ '{!s}|{!s:>4}|{!r}'.format('a', 1, 'b') }} {{ "\8\9" }}
+{{ [1, 'nan' | float, 2] | max }} {{ ['nan' | float, 1] | max }} {{ [2, 'nan' | float, 1] | min }}
 {% for role, group in messages | groupby('role') %}{{ role }}={{ group | length }};{% endfor %}{{ (messages | groupby('role'))[0].grouper }}
 '''.strip().replace('<a:>', '\u00e4').replace('<A`>', '\u00c0').replace('<e/>', '\u00e9').split("\n")
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):

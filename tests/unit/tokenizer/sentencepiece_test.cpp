@@ -65,6 +65,27 @@ TEST(SentencePiece, SpecialTokensOfSideFilesAreFoundInText) {
   EXPECT_FALSE(tokenizer->is_special(10));
 }
 
+TEST(SentencePiece, AddedTokensThatContradictEachOtherNameTheirPlace) {
+  const auto expect_refused = [](const char* file, const std::string& text, const char* place, const char* message) {
+    const testing_support::TemporaryFolder folder;
+    testing_support::write_text(folder / "tokenizer.model", model_bytes(kPieces));
+    testing_support::write_text(folder / file, text);
+    try {
+      Tokenizer::load(folder.path());
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const FormatError& error) {
+      EXPECT_EQ(error.where(), (folder / file).string() + ": " + place);
+      EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
+    }
+  };
+  expect_refused("tokenizer_config.json",
+                 R"({"added_tokens_decoder": {"10": {"content": "<new>"}, "11": {"content": "<new>"}}})",
+                 "added_tokens_decoder.11", "already has id 10");
+  expect_refused("tokenizer_config.json", R"({"added_tokens_decoder": {"4": {"content": "<new>"}}})",
+                 "added_tokens_decoder.4", "already belongs to");
+  expect_refused("added_tokens.json", R"({"<new>": 4})", "<new>", "already belongs to");
+}
+
 // The reference is the library itself, given the whole text.
 TEST(SentencePiece, PartsOfALongTextGiveTheTokensOfTheWhole) {
   const std::string bytes = model_bytes(with_bytes(256), kFallback);

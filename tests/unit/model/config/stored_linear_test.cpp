@@ -193,11 +193,12 @@ TEST(StoredLinear, RefusesQuantisedTensorsOtherThanLinears) {
   struct Case {
     const char *name, *part, *message;
   };
-  for (const auto& [name, part, message] : {Case{"lm_head.weight", "", "is stored quantised (U8"},
-                                            Case{"lm_head.weight", "lm_head.weight.absmax", "(lm_head) left out"},
-                                            Case{"model.embed_tokens.weight", "", "is stored quantised (U8"},
-                                            Case{"model.norm.weight", "", "for the linears of layers only"},
-                                            Case{"model.layers.0.self_attn.q_proj.bias", "", "is stored quantised"}}) {
+  for (const auto& [name, part, message] :
+       {Case{"lm_head.weight", "", "is stored quantised (U8"},
+        Case{"lm_head.weight", "lm_head.weight.absmax", "with lm_head left out"},
+        Case{"model.embed_tokens.weight", "", "is supported for the linears of layers only: use the"},
+        Case{"model.norm.weight", "", "for the linears of layers only"},
+        Case{"model.layers.0.self_attn.q_proj.bias", "", "is stored quantised"}}) {
     QuantisedFolder folder = QuantisedFolder::four_bit(false);
     if (*part == '\0') {
       folder.put(name, DType::kU8, {8, 1});
