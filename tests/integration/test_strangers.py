@@ -88,6 +88,29 @@ def test_an_adapter_is_not_used_with_other_weights_by_mistake(here, command):
     assert run.code == 0 and run.stderr.count(f"names {named} as its base model, but is used with {here.model}") == 1, run
 
 
+def test_another_base_is_refused_before_its_tokenizer_is_looked_for(here):
+    here.write_model(model_tensors(seed=1))
+    (here.model / "tokenizer.json").unlink()
+    run = lora_train(*uses_of(here.output_dir / "adapter", here.model, here)["generate"])
+    assert run.code == 2 and "other weights" in run.stderr, run
+
+
+def test_a_template_of_an_adapter_has_the_special_tokens_of_the_model(here):
+    """PEFT's folder may hold chat_template.jinja alone."""
+    (here.model / "tokenizer_config.json").write_text('{"eos_token": "."}')
+    rows = here.folder / "chats.jsonl"
+    rows.write_text(json.dumps({"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c d"}]}) + "\n")
+    adapter = here.output_dir / "adapter"
+    (adapter / "tokenizer_config.json").unlink(missing_ok=True)
+    losses = {}
+    for token in ("{{ eos_token }}", ".", ""):
+        (adapter / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}" + token + "{% endfor %}")
+        run = lora_train("eval", "--model", here.model, *FP32, "--adapter", adapter, "--eval-data", rows, "--json")
+        assert run.code == 0, run
+        losses[token] = run.json_lines()[-1]["loss"]
+    assert losses["{{ eos_token }}"] == losses["."] != losses[""]
+
+
 def test_a_strangers_run_is_plain_data_for_every_command(here):
     """A secret in the environment and one in a file: neither appears on a terminal or in a file."""
     secret_file = here.folder / "secret.yaml"
