@@ -73,9 +73,9 @@ TEST(Consistency, Contradictions) {
       {"val_set_size: 1.5\n", "profile.yaml:1: val_set_size: a value of 1 or more is a number of documents"},
       {"eval_datasets: [{path: a, name: x}, {path: b, name: x}]\n",
        "profile.yaml:1: eval_datasets: two datasets are named \"x\""},
-      {"eval_datasets: [{path: a, name: x}, {path: b, name: x}, {path: c, name: y},\n {path: d, name: y}]\n",
-       "profile.yaml:1: eval_datasets: two datasets are named \"x\". Give each its own name.\n"
-       "profile.yaml:1: eval_datasets: two datasets are named \"y\""},
+      {"eval_datasets: [{path: a, name: x, rows: 1}, {path: b, name: x}]\n",
+       "profile.yaml:1: eval_datasets[0].rows: unknown key. Known here: path, split, subset, type, field_map, weight, "
+       "name, max_samples.\nprofile.yaml:1: eval_datasets: two datasets are named \"x\""},
       {"num_epochs: null\n", "profile.yaml:1: num_epochs: not set, and neither is max_steps"},
       {"global_batch_size: null\n", "profile.yaml:1: global_batch_size: not set"},
   };
