@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include "flags/command_line.h"
@@ -15,6 +14,7 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -167,10 +167,7 @@ bool read_request(CommandParser& parser, const std::vector<std::string>& argumen
   if (!parser.parse(arguments)) return false;
   request.allowed.all = std::erase(allowed, "") > 0;
   for (const std::string& keys : allowed) {
-    std::istringstream list(keys);
-    for (std::string key; std::getline(list, key, ',');) {
-      if (!trimmed(key).empty()) request.allowed.names.push_back(trimmed(key));
-    }
+    for (std::string& key : names_in(text_value(keys))) request.allowed.names.push_back(std::move(key));
   }
   for (const std::string& word : words) {
     if (word.find('=') != std::string::npos) {

@@ -158,12 +158,13 @@ Value make_range(const Value&, const Call& call) {
     if (!arguments.positional[i].is_whole()) throw RenderError{"range() takes integers"};
     parts[count == 1 ? 1 : i] = arguments.positional[i].whole();
   }
-  if (parts[2] == 0) throw RenderError{"range() arg 3 must not be zero"};
+  const auto [start, stop, step] = parts;
+  if (step == 0) throw RenderError{"range() arg 3 must not be zero"};
   List out;
-  for (std::int64_t i = parts[0]; parts[2] > 0 ? i < parts[1] : i > parts[1];) {
+  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (out.size() >= 100000) throw RenderError{"a range of more than 100,000 items", true, true};
     out.push_back(i);
-    if (__builtin_add_overflow(i, parts[2], &i)) break;
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
   return {std::move(out), ListKind::kRange};
 }
