@@ -1,6 +1,7 @@
-// Every golden chat as an example of a dataset: from its line to ids and labels, equal to transformers'.
+// Every golden chat as an example of a dataset: text, spans, ids and labels equal to transformers'.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -27,23 +28,24 @@ struct GoldenFile {
 
 void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
 
-// Renders what some goldens have and examples of a dataset never ask for.
-class PromptingTemplate : public tokenizer::ChatTemplate {
+// Renders with what some goldens have and examples of a dataset never ask for, and keeps what it rendered.
+class GoldenTemplate : public tokenizer::ChatTemplate {
  public:
-  PromptingTemplate(const tokenizer::ChatTemplate& inner, bool with_prompt)
-      : inner_(inner), with_prompt_(with_prompt) {}
+  GoldenTemplate(const tokenizer::ChatTemplate& inner, bool with_prompt) : inner_(inner), with_prompt_(with_prompt) {}
   tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
                                  const tokenizer::RenderOptions& options) const override {
     tokenizer::RenderOptions prompting = options;
     prompting.add_generation_prompt = with_prompt_;
-    return inner_.render(messages, prompting);
+    return rendered_ = inner_.render(messages, prompting);
   }
   const std::string& source() const override { return inner_.source(); }
   const std::string& name() const override { return inner_.name(); }
+  const tokenizer::RenderedChat& rendered() const { return rendered_; }
 
  private:
   const tokenizer::ChatTemplate& inner_;
   bool with_prompt_;
+  mutable tokenizer::RenderedChat rendered_;
 };
 
 std::vector<Json> read_goldens(const std::filesystem::path& path) {
@@ -55,23 +57,6 @@ std::vector<Json> read_goldens(const std::filesystem::path& path) {
   return examples;
 }
 
-EncodedSample encode_as_example(const Json& golden, const tokenizer::ChatTemplate& chat_template,
-                                const tokenizer::Tokenizer& tokenizer) {
-  Json example = {{"id", golden["id"]}, {"messages", golden["messages"]}};
-  if (golden.contains("tools")) {
-    example["tools"] = golden["tools"];
-  }
-  Json kwargs = golden.value("kwargs", Json::object());
-  const PromptingTemplate prompting(chat_template, kwargs.value("add_generation_prompt", false));
-  kwargs.erase("add_generation_prompt");
-  example["chat_template_kwargs"] = kwargs;
-  const JsonExample parsed = parse_json_example(example.dump());
-  EXPECT_FALSE(parsed.problem);
-  EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
-  const Sample sample = parse_example(parsed.value, DatasetType::kMessages, {});
-  return encode_sample(sample, {&tokenizer, &prompting, LossOn::kAuto, tokenizer.vocab_size()});
-}
-
 // Labels from ids and ranges of token positions; a token that straddles a span's edge is in them.
 std::vector<std::int32_t> golden_labels(const Json& golden) {
   std::vector<std::int32_t> labels(golden["ids"].size(), -100);
@@ -81,6 +66,44 @@ std::vector<std::int32_t> golden_labels(const Json& golden) {
     }
   }
   return labels;
+}
+
+// The golden as the line of a dataset: everything that it says of its encoding holds.
+void expect_golden(const Json& golden, const tokenizer::ChatTemplate& chat_template,
+                   const tokenizer::Tokenizer& tokenizer) {
+  Json example = {{"id", golden["id"]}, {"messages", golden["messages"]}};
+  if (golden.contains("tools")) example["tools"] = golden["tools"];
+  Json kwargs = golden.value("kwargs", Json::object());
+  const GoldenTemplate rendering(chat_template, kwargs.value("add_generation_prompt", false));
+  kwargs.erase("add_generation_prompt");
+  example["chat_template_kwargs"] = kwargs;
+  const JsonExample parsed = parse_json_example(example.dump());
+  EXPECT_FALSE(parsed.problem);
+  EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
+  const Sample sample = parse_example(parsed.value, DatasetType::kMessages, {});
+  const EncodedSample got = encode_sample(sample, {&tokenizer, &rendering, LossOn::kAuto, tokenizer.vocab_size()});
+  ASSERT_FALSE(golden.contains("error")) << "must be refused: " << golden["error"];
+  if (golden.contains("text")) {
+    ASSERT_EQ(rendering.rendered().text, golden["text"]);
+    ASSERT_EQ(Json(rendering.rendered().spans), golden["spans_utf8"]) << rendering.rendered().text;
+  }
+  ASSERT_EQ(Json(got.ids), golden["ids"]);
+  ASSERT_EQ(got.labels, golden_labels(golden));
+}
+
+// As expect_golden(), or the refusal that the golden names. Returns 1 for a refusal.
+int expect_golden_or_refusal(const Json& golden, const tokenizer::ChatTemplate& chat_template,
+                             const tokenizer::Tokenizer& tokenizer) {
+  SCOPED_TRACE(golden["id"]);
+  try {
+    expect_golden(golden, chat_template, tokenizer);
+  } catch (const DataError& error) {
+    EXPECT_TRUE(golden.contains("error")) << error.what();
+    const bool is_role = error.message().find("an unknown role") != std::string::npos;
+    EXPECT_TRUE(is_role || error.message().find(golden.value("error", "")) != std::string::npos) << error.what();
+    return 1;
+  }
+  return 0;
 }
 
 class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
@@ -97,7 +120,7 @@ class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
+TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
   const GoldenFile& param = GetParam();
   LORA_TRAIN_REQUIRE_DATA(model, param.folder);
   LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + param.name + ".jsonl");
@@ -119,18 +142,7 @@ TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
         if (dialogue.contains(field)) golden[field] = dialogue[field];
       }
     }
-    try {
-      const EncodedSample got = encode_as_example(golden, *chat_template, *tokenizer);
-      ASSERT_FALSE(golden.contains("error")) << golden["id"] << " must be refused: " << golden["error"];
-      ASSERT_EQ(Json(got.ids), golden["ids"]) << golden["id"];
-      ASSERT_EQ(got.labels, golden_labels(golden)) << golden["id"];
-    } catch (const DataError& error) {
-      ++errors;
-      ASSERT_TRUE(golden.contains("error")) << golden["id"] << ": " << error.what();
-      const bool is_role = error.message().find("an unknown role") != std::string::npos;
-      EXPECT_TRUE(is_role || error.message().find(golden["error"].get<std::string>()) != std::string::npos)
-          << error.what();
-    }
+    errors += expect_golden_or_refusal(golden, *chat_template, *tokenizer);
   }
   EXPECT_EQ(examples, param.examples);
   EXPECT_EQ(errors, param.errors);
@@ -164,6 +176,43 @@ TEST(GoldenChatExamplesTable, NamesEveryFile) {
   for (const auto& entry : std::filesystem::directory_iterator(goldens))
     files += entry.path().extension() == ".jsonl" ? 1 : 0;
   EXPECT_EQ(files, 11U);
+}
+
+bool is_plain_chat(const Json& golden) {
+  if (golden.contains("tools")) return false;
+  return std::all_of(golden["messages"].begin(), golden["messages"].end(), [](const Json& message) {
+    const std::string role = message.at("role");
+    return (role == "system" || role == "user" || role == "assistant") && !message.contains("tool_calls") &&
+           message.contains("content") && message["content"].is_string();
+  });
+}
+
+struct BuiltinCase {
+  const char *name, *folder, *goldens;
+};
+
+/// Our own templates, on the chats without tools of the published ones.
+TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
+  for (const auto& [name, folder, golden_file] :
+       {BuiltinCase{"qwen2.5", "qwen2.5", "qwen2.5"}, BuiltinCase{"qwen3", "qwen3", "qwen3"},
+        BuiltinCase{"mistral-v1", "mistral/v1", "mistral-v0.1"},
+        BuiltinCase{"mistral-v3", "mistral/v3", "mistral-v0.3"}}) {
+    LORA_TRAIN_REQUIRE_DATA(model, folder);
+    LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + golden_file + ".jsonl");
+    const auto tokenizer = tokenizer::Tokenizer::load(model);
+    const auto chat_template = tokenizer::load_chat_template(name, model);
+    int rendered = 0;
+    for (Json& golden : read_goldens(goldens)) {
+      if (!is_plain_chat(golden)) continue;
+      ++rendered;
+      if (golden.contains("error")) {
+        EXPECT_THROW(expect_golden(golden, *chat_template, *tokenizer), DataError) << name << " " << golden["id"];
+      } else {
+        expect_golden(golden, *chat_template, *tokenizer);
+      }
+    }
+    EXPECT_GT(rendered, 150) << name;
+  }
 }
 
 }  // namespace
