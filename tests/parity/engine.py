@@ -1,14 +1,7 @@
 """Drives lora-train and the test-only lora-train-probe, and reads what they write."""
 
-import atexit
-import functools
 import json
 import os
-import select
-import signal
-import subprocess
-import tempfile
-import threading
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -43,41 +36,11 @@ def environment(threads):
     return dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), NO_COLOR="1")
 
 
-class Server:
-    """A probe that forks for each run, so that it loads LibTorch once (tests/support/fork_server.h)."""
-
-    def __init__(self, program, threads):
-        self.process = subprocess.Popen([str(BIN / program), "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env=environment(threads), start_new_session=True)
-        atexit.register(self.close)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-    def run(self, command):
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder) / name for name in ("stdout", "stderr")]
-            self.process.stdin.write("\x1f".join([*map(str, files), *command[1:]]) + "\n")
-            self.process.stdin.flush()
-            if not select.select([self.process.stdout], [], [], TIMEOUT_S)[0]:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(command, TIMEOUT_S)
-            code = int(self.process.stdout.readline())
-            return subprocess.CompletedProcess(command, code, *(file.read_text() if file.exists() else "" for file in files))
-
-
-@functools.cache
-def server(program, threads, thread):  # a thread of the caller has one of its own
-    return Server(program, threads)
-
-
 def start(program, *arguments, threads=1):
     """Runs a program of ours to its end, whatever it is."""
-    command = [str(BIN / program), *map(str, arguments)]
-    if program.endswith("-probe"):
-        return server(program, threads, threading.get_ident()).run(command)
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(threads))
+    done = fork_server.run(BIN / program, *arguments, timeout=TIMEOUT_S, environment=environment(threads))
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return done
 
 
 def run(program, *arguments, threads=1):

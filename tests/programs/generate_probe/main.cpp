@@ -1,4 +1,4 @@
-// lora-train-generate-probe REQUEST.json | --serve: test-only. Runs the generator on token ids and prints one JSON object.
+// lora-train-generate-probe REQUEST.json: test-only. Runs the generator on token ids and prints one JSON object.
 //   model, adapter (may be absent), dtype ("fp32" or "bf16"), keeps_bf16 (true), limits {max_sequences, max_pass_tokens, cache_bytes},
 //   prompts [{ids, index, max_new_tokens, name}], stop_ids, sampling {temperature, top_k, top_p, min_p, seed},
 //   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"),
@@ -26,7 +26,6 @@
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/safetensors.h"
 #include "support/captured_graph.h"
-#include "support/fork_server.h"
 #include "support/on_cpu.h"
 #include "support/sampling_candidates.h"
 
@@ -212,9 +211,7 @@ int probe(const std::string& path) {
 }  // namespace
 }  // namespace lora_train
 
-namespace {
-
-int run_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   if (argc != 2) return 2;
   try {
     return lora_train::probe(argv[1]);
@@ -222,11 +219,4 @@ int run_main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.exit_code());
   }
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const bool is_server = argc == 2 && std::strcmp(argv[1], "--serve") == 0;
-  return is_server ? lora_train::testing_support::serve(run_main, argv[0]) : run_main(argc, argv);
 }

@@ -5,7 +5,6 @@
 //   ... --kernels cuda-on-cpu --attention-gradients own            attention hands over gradients in memory of its own
 //   ... --kernels cuda-on-cpu --graphs on|off --steps N              micro-batches in classes, steps recorded and replayed, or not
 //   lora-train-probe --profile P [--set k=v]... --in-flight N      the training loop, N steps behind as on a GPU
-//   lora-train-probe --serve                                       each line of stdin as such a command (support/fork_server.h)
 // Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "classes",
 // "allocations", "launches", "replays"}: tokens of the batch classes, and how often the last step asked LibTorch for memory,
 // outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
@@ -31,7 +30,6 @@
 #include "run/reporters.h"
 #include "run/train_loop.h"
 #include "support/captured_graph.h"
-#include "support/fork_server.h"
 #include "support/on_cpu.h"
 
 namespace lora_train {
@@ -236,20 +234,11 @@ int probe(int argc, char** argv) {
 }  // namespace
 }  // namespace lora_train
 
-namespace {
-
-int run_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   try {
     return lora_train::probe(argc, argv);
   } catch (const lora_train::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.exit_code());
   }
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const bool is_server = argc == 2 && std::strcmp(argv[1], "--serve") == 0;
-  return is_server ? lora_train::testing_support::serve(run_main, argv[0]) : run_main(argc, argv);
 }

@@ -1,0 +1,103 @@
+"""Runs a program of ours to its end as subprocess.run() would, but forks it from one that has loaded its libraries
+(tests/programs/fork_server): LibTorch takes longer to load than most tests compute."""
+
+import array
+import atexit
+import functools
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+# What libraries read once, when they are loaded: programs that differ in it have different servers.
+READ_AT_START = ("OMP_", "GOMP_", "KMP_", "MKL_")
+# What decides on the libraries themselves: a program that has such a variable is started.
+REAL_START = ("LD_", "LORA_TRAIN_TORCH", "MALLOC_", "GLIBC_TUNABLES")
+
+
+class Server:
+    """One process that forks; used by one thread of the caller."""
+
+    def __init__(self, program, variables):
+        ours, theirs = socket.socketpair()
+        environment = dict({name: value for name, value in os.environ.items() if not name.startswith(READ_AT_START + REAL_START)},
+                           **dict(variables), LD_PRELOAD=str(program.parent / "lib/libfork_server.so"),
+                           FORK_SERVER=":".join([str(theirs.fileno()), *map(str, libraries_of(program))]))
+        self.socket = ours
+        self.process = subprocess.Popen([program], env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self):
+        self.socket.close()
+        self.process.wait()
+
+    def run(self, command, environment, cwd, data, timeout, cpu_seconds):
+        strings = [*command, *(f"{name}={value}" for name, value in environment.items())]
+        payload = b"".join(os.fsencode(string) + b"\0" for string in strings)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            stdin.write(data)
+            stdin.seek(0)
+            folder = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
+            try:
+                descriptors = array.array("i", [stdin.fileno(), stdout.fileno(), stderr.fileno(), folder])
+                self.socket.sendmsg([struct.pack("III", len(payload), len(command), cpu_seconds)],
+                                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            finally:
+                os.close(folder)
+            self.socket.sendall(payload)
+            status = self.wait(command, timeout)
+            stdout.seek(0), stderr.seek(0)
+            return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), stdout.read(), stderr.read())
+
+    def wait(self, command, timeout):
+        process = self.answer()
+        self.socket.settimeout(timeout)
+        try:
+            return self.answer()
+        except TimeoutError:
+            os.kill(process, signal.SIGKILL)
+            self.socket.settimeout(None)
+            self.answer()
+            raise subprocess.TimeoutExpired(command, timeout) from None
+        finally:
+            self.socket.settimeout(None)
+
+    def answer(self):
+        answer = self.socket.recv(4, socket.MSG_WAITALL)
+        assert len(answer) == 4, f"the fork server ended with {self.process.wait()}"
+        return struct.unpack("i", answer)[0]
+
+
+def libraries_of(program):
+    """What lora-train loads by itself when a command needs it, in its order (src/cli/engine/engine_loader.cpp); other
+    programs are linked with LibTorch."""
+    torch = program.parent / "lib/torch_path"
+    if program.name != "lora-train" or not torch.exists():
+        return []
+    folder = Path(torch.read_text().strip()) / "lib"
+    return [folder / "libc10.so", folder / "libtorch_cpu.so"]
+
+
+@functools.cache
+def server(program, variables, _thread):
+    return Server(program, variables)
+
+
+def run(program, *arguments, environment, cwd=None, data=b"", timeout=600, cpu_seconds=0):
+    """A CompletedProcess with stdout and stderr as bytes. `environment` is all of it; `data` is stdin; cpu_seconds: limit
+    of the program's CPU time, 0 = none. Killed, and TimeoutExpired, after `timeout` seconds."""
+    command = [str(program), *map(str, arguments)]
+    if any(name.startswith(REAL_START) for name in environment):
+        return start(command, environment, cwd, data, timeout, cpu_seconds)
+    variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_START)))
+    return server(Path(program), variables, threading.get_ident()).run(command, environment, cwd, data, timeout, cpu_seconds)
+
+
+def start(command, environment, cwd, data, timeout, cpu_seconds):
+    limited = ["prlimit", f"--cpu={cpu_seconds}", *command] if cpu_seconds else command
+    return subprocess.run(limited, input=data, capture_output=True, env=environment, cwd=cwd, timeout=timeout)
