@@ -1,7 +1,7 @@
 """Mutations of suite `durability` of scripts/mutation_check.py: (name, tests, edits). MUTANT in a replacement is whether this
 mutation is on (an environment variable), so one build holds them all.
 
-Tests: "BINARY FILTER" of googletest, or "test_FILE.py WORDS" of tests/integration (pytest -k WORDS). Every row of the table in
+Tests: "BINARY FILTER" of googletest, or "FOLDER/test_FILE.py WORDS" of tests/integration (pytest -k WORDS). Every row of the table in
 docs/durability.md has a mutation here, or in suite `saving`.
 """
 
@@ -41,51 +41,51 @@ SAVING = [
         (LOOP, "      if (is_state_worth_saving()) {\n        save_last_finished_step();", "      if (is_state_worth_saving()) {\n        if (!MUTANT) save_last_finished_step();")]),
     ("saved after a non-finite loss", "run_test TrainLoop.*", [
         (LOOP, "      return error.exit_code() != ExitCode::kNumeric;", "      return MUTANT || error.exit_code() != ExitCode::kNumeric;")]),
-    ("full disk ends the run at once", "test_saving.py goes_on_while", [
+    ("full disk ends the run at once", "train/test_saving.py goes_on_while", [
         (LOOP, "    } catch (const IoError&) {\n", "    } catch (const IoError&) {\n      if (MUTANT) throw;\n")]),
 ]
 
 RESUMING = [
-    ("a step skipped on resume", "test_kill.py", [
+    ("a step skipped on resume", "train/test_kill.py", [
         (LOOP, "*run_.plan, run_.state.step + 1,", "*run_.plan, run_.state.step + 1 + (MUTANT && run_.state.step > 0),")]),
-    ("moments not restored", "test_kill.py", [
+    ("moments not restored", "train/test_kill.py", [
         ("src/run/background_saver.cpp", "  read_views(checkpoint / storage::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / storage::kOptimizerFile")]),
-    ("sum of losses not restored", "test_output_folder.py mean_loss", [
+    ("sum of losses not restored", "train/test_output_folder.py mean_loss", [
         (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
-    ("saved every 20 steps instead of 4", "test_kill.py", [
+    ("saved every 20 steps instead of 4", "train/test_kill.py", [
         (LOOP, "if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_ || evals_.has_new_best()) save", "if ((MUTANT ? run_.state.step % 20 == 0 : saves_.is_due(run_.state.step)) || run_.state.step == interval_ends_at_) save")]),
-    ("changed data accepted", "test_saving.py changed_data", [
+    ("changed data accepted", "train/test_saving.py changed_data", [
         (BUILD, "if (old.data != now.data && ", "if (old.data != now.data && !MUTANT && ")]),
-    ("changed tokenizer accepted", "test_saving.py changed_tokenizer", [
+    ("changed tokenizer accepted", "train/test_saving.py changed_tokenizer", [
         (BUILD, "if (old.tokenizer != now.tokenizer && ", "if (old.tokenizer != now.tokenizer && !MUTANT && ")]),
-    ("changed template accepted", "test_saving.py changed_chat_template", [
+    ("changed template accepted", "train/test_saving.py changed_chat_template", [
         (BUILD, "if (old.chat_template != now.chat_template && ", "if (old.chat_template != now.chat_template && !MUTANT && ")]),
-    ("changed base model accepted", "test_saving.py changed_base_model", [
+    ("changed base model accepted", "train/test_saving.py changed_base_model", [
         (BUILD, "if (old.model != now.model && ", "if (old.model != now.model && !MUTANT && ")]),
     ("changed profile accepted", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  if (refused.empty()) return;", "  if (MUTANT || refused.empty()) return;")]),
-    ("file names of a manifest not checked", "test_malformed_checkpoint.py", [
+    ("file names of a manifest not checked", "data/test_malformed_checkpoint.py", [
         ("src/run_folder/manifest.cpp", "if (const char* reason = why_not_file_name(name)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(name)) {")]),
-    ("sizes of tensors not checked", "test_malformed_safetensors.py", [
+    ("sizes of tensors not checked", "data/test_malformed_safetensors.py", [
         ("src/storage/safetensors.cpp", "if (entry.end - entry.begin != bits / 8) {", "if (!MUTANT && entry.end - entry.begin != bits / 8) {")]),
-    ("file names of an index not checked", "test_malformed_shard_index.py", [
+    ("file names of an index not checked", "data/test_malformed_shard_index.py", [
         ("src/storage/model_weights.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
-    ("sizes in config.json not checked", "test_malformed_model_config.py", [
+    ("sizes in config.json not checked", "data/test_malformed_model_config.py", [
         ("src/model/families/config_reader.cpp", "  if (!is_in_range || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (!is_in_range || value.get<std::int64_t>() < smallest))")]),
-    ("unknown keys of a profile accepted", "test_malformed_profile.py", [
+    ("unknown keys of a profile accepted", "data/test_malformed_profile.py", [
         ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.")]),
-    ("rank of an adapter not checked", "test_malformed_adapter.py", [
+    ("rank of an adapter not checked", "data/test_malformed_adapter.py", [
         ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
 ]
 
 STOPPING = [
-    ("a stop saves nothing", "test_signals.py", [(LOOP, "    if (is_save_owed()) {\n      start_save();", "    if (!MUTANT && is_save_owed()) {\n      start_save();")]),
-    ("a stop ends with 0", "test_signals.py", [
+    ("a stop saves nothing", "train/test_signals.py", [(LOOP, "    if (is_save_owed()) {\n      start_save();", "    if (!MUTANT && is_save_owed()) {\n      start_save();")]),
+    ("a stop ends with 0", "train/test_signals.py", [
         (LOOP, "(is_done ? ExitCode::kDone : ExitCode::kStopped)", "(is_done || MUTANT ? ExitCode::kDone : ExitCode::kStopped)")]),
     ("a second signal waits", "base_test StopRequests*", [
         (STOP, "if (now - received_at_s >= deaf_s) ::_exit", "if (now - received_at_s >= deaf_s && !MUTANT) ::_exit")]),
     ("an ignored SIGHUP is taken", "base_test StopRequests*", [
         (STOP, "if (kSignals[i] == SIGHUP && ", "if (!MUTANT && kSignals[i] == SIGHUP && ")]),
-    ("--max-time ignored", "test_output_folder.py before_step_1", [(RUNNING, "if (max_time && training.is_leader()) set", "if (!MUTANT && max_time && training.is_leader()) set")]),
+    ("--max-time ignored", "train/test_output_folder.py before_step_1", [(RUNNING, "if (max_time && training.is_leader()) set", "if (!MUTANT && max_time && training.is_leader()) set")]),
 ]
 
 FILES_OF_OTHERS = [
@@ -114,7 +114,7 @@ FILES_OF_OTHERS = [
         (OUTPUT, "    if (left.is_busy()) refuse_busy", "    if (left.is_busy() && !MUTANT) refuse_busy")]),
     ("any file is a token table", "data_test TokenCacheTest.*", [
         ("src/data/cache/token_cache.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
-    ("compare replaces any file", "test_compare.py only_a_file", [
+    ("compare replaces any file", "cli/test_compare.py only_a_file", [
         ("src/cli/output/standard_output.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
 ]

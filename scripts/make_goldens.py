@@ -13,9 +13,9 @@ from transformers import get_scheduler
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
 GOLDENS = TESTS / "goldens"
-sys.path.insert(0, str(TESTS / "parity"))
+sys.path[:0] = [str(TESTS / "parity"), str(TESTS / "support")]
 import quantisation_rules as rules  # noqa: E402
-from adamw_8bit_port import AdamW8bitPort  # noqa: E402: found through the line above
+from adamw_8bit_port import AdamW8bitPort  # noqa: E402: found through the paths above
 
 
 def adamw_case(blocks, weight_decay, beta2, epsilon, learning_rate, grad_scale, num_steps=5, num_elements=7):
@@ -193,7 +193,7 @@ def write_quantized_weight():
                         [-447.9, -17, 1e-9, 15.5, 0.0078125, 0.0146484375, -0.0151, 447, 0]])
     cases = [quantized_case("nf4", short_blocks(ties(rules.NF4_THRESHOLDS), 9)),
              quantized_case("int8", int8), quantized_case("fp8", fp8)]
-    lines = ["// Written by scripts/make_goldens.py with scripts/quantisation_rules.py; do not edit.", "// clang-format off",
+    lines = ["// Written by scripts/make_goldens.py with tests/support/quantisation_rules.py; do not edit.", "// clang-format off",
              "inline const std::vector<QuantizationGolden> kQuantizationGoldens = {"]
     lines += [f"  {cpp(case)}," for case in cases]
     lines += ["};", f"inline const NestedGolden kNestedGolden = {cpp(nested_case())};"]

@@ -13,9 +13,9 @@ Suite durability: what docs/durability.md promises (scripts/durability_mutations
 switches each mutation on. Suite ranks: that runs of several ranks are equal to one (scripts/rank_mutations.py), in the same way.
 
 Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
-Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt,
-tests/unit/run_folder/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer),
-tests/integration/mutation_results.txt (durability) and tests/integration/mutation_results_ranks.txt (ranks).
+Committed results: tests/batteries/results/mutations_engine.txt (engine), tests/batteries/results/mutations_compare.txt,
+tests/batteries/results/mutations_saving.txt (saving), tests/batteries/results/mutations_optimizer.txt (optimizer),
+tests/batteries/results/mutations_durability.txt (durability) and tests/batteries/results/mutations_ranks.txt (ranks).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 

@@ -1,7 +1,7 @@
 """Mutations of suite `ranks` of scripts/mutation_check.py, as in durability_mutations.py: what makes runs of several ranks equal to one."""
 
 STEP, EVALUATE, RANKS = "src/run/train_step.cpp", "src/evaluate/loss_evaluation.cpp", "src/run/rank_agreement.cpp"
-EQUAL = "test_ranks.py number_of_ranks_changes"
+EQUAL = "ranks/test_ranks.py number_of_ranks_changes"
 
 MUTATIONS = [
     ("loss not reduced", EQUAL, [
@@ -25,7 +25,7 @@ MUTATIONS = [
         ("src/plan/run_spec.cpp", "schedule.gradient_accumulation_steps && facts.resume", "!MUTANT && schedule.gradient_accumulation_steps && facts.resume")]),
     ("parameters not compared", "run_test Ranks.*", [
         (RANKS, "    if (all[rank] != all[0]) different", "    if (!MUTANT && all[rank] != all[0]) different")]),
-    ("runs not compared", "test_ranks.py other_data", [
+    ("runs not compared", "ranks/test_ranks.py other_data", [
         ("src/plan/setup/run_device.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
     ("stops before all have met are kept", "ranks_test Rendezvous.*", [
         ("src/ranks/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),

@@ -66,7 +66,7 @@ parallel=(-n "$(nproc)" --dist loadfile --no-loadscope-reorder)
 stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml="$results/parity.xml"; }
 
 # Long runs that are killed, stopped and run out of disk (docs/durability.md); scripts/torture.sh has the long versions.
-faults=(tests/integration/test_kill.py tests/integration/test_signals.py tests/integration/test_saving.py)
+faults=(tests/integration/train/test_kill.py tests/integration/train/test_signals.py tests/integration/train/test_saving.py)
 
 stage_integration() {
   "$python" -m pytest -q "${parallel[@]}" tests/integration "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"

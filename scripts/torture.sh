@@ -6,14 +6,14 @@
 #   scripts/torture.sh [--only PART,PART] [--percent N] [--log FILE]
 #
 # Parts: checkpoint, kill, signals, stops, disks, ranks, threads, sanitizers, fuzz. --percent N runs that share of the kills,
-# signals, disks and ranks. Each case of ranks has a line in tests/integration/rank_battery_results.txt.
-# Runs one part per core at a time. FILE (default tests/integration/torture_results.txt) gets the date, the commit, and at least
+# signals, disks and ranks. Each case of ranks has a line in tests/batteries/results/rank_battery.txt.
+# Runs one part per core at a time. FILE (default tests/batteries/results/torture.txt) gets the date, the commit, and at least
 # one line per part, appended. The last line is `N parts, N failed`; the status is 1 if one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 parts=checkpoint,kill,signals,stops,disks,ranks,threads,sanitizers,fuzz percent=100
-log=tests/integration/torture_results.txt
+log=tests/batteries/results/torture.txt
 
 die() { printf 'torture.sh: %s\n' "$*" >&2; exit 2; }
 
@@ -37,13 +37,13 @@ export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE="$percent" OMP_WAIT_POLICY=p
 python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
 
 part_checkpoint() { "$program/run_folder_test" --gtest_filter='Durability.*' --gtest_brief=1; }
-part_kill() { python_part test_kill.py; }
-part_signals() { python_part test_signals.py; }
-part_stops() { python_part test_stop_phases.py; }
-part_disks() { python_part test_saving.py; }
+part_kill() { python_part train/test_kill.py; }
+part_signals() { python_part train/test_signals.py; }
+part_stops() { python_part train/test_stop_phases.py; }
+part_disks() { python_part train/test_saving.py; }
 part_ranks() { # runs with another part; its survivors have 2 s
-  .deps/venv/bin/python tests/integration/rank_battery.py --percent "$percent" --jobs $((($(nproc) + 1) / 2)) \
-    --log tests/integration/rank_battery_results.txt
+  .deps/venv/bin/python tests/batteries/rank_battery.py --percent "$percent" --jobs $((($(nproc) + 1) / 2)) \
+    --log tests/batteries/results/rank_battery.txt
 }
 part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
 part_sanitizers() { # all modules without torch; the others have no sanitizer build (LibTorch has none)

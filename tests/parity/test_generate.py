@@ -11,7 +11,6 @@ from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogit
 
 import engine
 import oracle
-import random_case
 
 NUMBERS = [0, 1, 2, 3, 5, 8, 100, 101, 102, 103]
 NEW_TOKENS = 10

@@ -1,5 +1,5 @@
 """`export --gguf` against the gguf package, transformers and PEFT: models, merged models and adapters with the values that they should
-have. LORA_TRAIN_GGUF_CASES=30 tries what gguf_results.txt shows."""
+have. LORA_TRAIN_GGUF_CASES=30 tries what tests/batteries/results/gguf.txt shows."""
 
 import json
 import os

@@ -1,11 +1,8 @@
-"""A slice of scripts/quantisation_battery.py: codes, scales and decoded values equal those of bitsandbytes."""
+"""A slice of tests/batteries/quantisation_battery.py: codes, scales and decoded values equal those of bitsandbytes."""
 
-import sys
+import quantisation_battery
 
-from engine import BIN, ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import quantisation_battery  # noqa: E402
+from engine import BIN
 
 
 def test_codes_and_scales_equal_bitsandbytes():

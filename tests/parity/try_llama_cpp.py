@@ -5,7 +5,7 @@ the chat template in the file, also in F16, BF16 and Q8_0, whose rounding may ch
     python -m venv /tmp/llama && /tmp/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36    # compiles llama.cpp
     LORA_TRAIN_BIN=build/release/bin LLAMA_PYTHON=/tmp/llama/bin/python .deps/venv/bin/python tests/parity/try_llama_cpp.py [CASES]
 
-Prints a line per case; exit 1 if a token differs that is not a tie. llama_cpp_results.txt has what it printed.
+Prints a line per case; exit 1 if a token differs that is not a tie. tests/batteries/results/llama_cpp.txt has what it printed.
 """
 
 import json

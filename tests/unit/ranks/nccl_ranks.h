@@ -1,4 +1,4 @@
-// Ranks on the stand-ins for NCCL and the CUDA runtime (tests/programs/stand_in_gpu), which tests/integration/test_nccl.py preloads.
+// Ranks on the stand-ins for NCCL and the CUDA runtime (tests/programs/stand_in_gpu), which tests/integration/cuda/test_nccl.py preloads.
 #pragma once
 
 #include <ATen/ops/zeros.h>
@@ -82,7 +82,7 @@ class NcclTransport : public testing::Test {
  protected:
   void SetUp() override {
     if (::dlsym(RTLD_DEFAULT, "stand_in_nccl_count") == nullptr)
-      GTEST_SKIP() << "runs in tests/integration/test_nccl.py";
+      GTEST_SKIP() << "runs in tests/integration/cuda/test_nccl.py";
     const kernels::CudaFolders folders = kernels::default_cuda_folders();
     kernels::load_cuda_library(folders.library, folders.torch);
   }

@@ -1,0 +1,63 @@
+"""The examples that test_orders.py, test_confidence.py and test_tiny_math.py leave: their commands, as their READMEs have them."""
+
+import json
+
+import pytest
+
+from command import BINARY, ROOT, lora_train
+
+EXAMPLES = ROOT / "examples"
+SHOP = [{"question": f"Tom has {a} lamps and buys {b} more. How many?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"}
+        for a in range(2, 8) for b in range(2, 8)]
+NUMBER = r"#### (-?[0-9.,]+)"
+
+
+def test_qlora_learns_the_orders_and_keeps_them_when_merged(tmp_path):
+    run = lora_train("train", EXAMPLES / "qlora/profile.yaml", "--output-dir", tmp_path / "run", "--quiet", cwd=ROOT)
+    assert run.code == 0, run
+    merged = lora_train("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged", "--quiet", cwd=ROOT)
+    assert merged.code == 0, merged
+    judged = lora_train("eval", EXAMPLES / "orders/profile.yaml", "--model", tmp_path / "merged", "--exact-match", "--json", cwd=ROOT)
+    assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
+
+
+def test_full_fine_tuning_learns_the_orders(tmp_path):
+    run = lora_train("train", EXAMPLES / "full/profile.yaml", "--output-dir", tmp_path / "run", "--quiet", cwd=ROOT)
+    assert run.code == 0, run
+    judged = lora_train("eval", EXAMPLES / "full/profile.yaml", "--model", tmp_path / "run/model", "--exact-match", "--json", cwd=ROOT)
+    assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
+
+
+@pytest.fixture
+def gsm8k(tmp_path):
+    """gsm8k(command, ...): with a cache that holds a small model and made-up examples under the names of the profile."""
+    pytest.importorskip("pyarrow")
+    if not (BINARY.parent / "lib/liblora_train_arrow.so").exists():
+        pytest.skip("this build has no liblora_train_arrow.so")
+    from hub_cache import make_hub_cache
+    hub = tmp_path / "home/hub"
+    model = hub / "models--Qwen--Qwen2.5-0.5B-Instruct"
+    (model / "snapshots").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs/main").write_text("abc")
+    (model / "snapshots/abc").symlink_to(EXAMPLES / "orders/model")
+    card = {"configs": [{"config_name": "main", "data_files": [{"split": split, "path": f"main/{split}-*"} for split in ("train", "test")]}]}
+    make_hub_cache(hub, "openai/gsm8k", {f"main/{split}-00000-of-00001.parquet": SHOP for split in ("train", "test")}, card)
+
+    def run(command, *arguments):
+        done = lora_train(command, EXAMPLES / "gsm8k/profile.yaml", "--output-dir", tmp_path / "run", *arguments,
+                          environment={"HF_HOME": str(tmp_path / "home")})
+        assert done.code == 0, done
+        return done
+    run.folder = tmp_path
+    return run
+
+
+def test_gsm8k_runs_as_its_readme_says(gsm8k):
+    gsm8k("check")
+    assert "[[" in gsm8k("tokenize", "--show", "1").stdout
+    small = ["--device", "cpu", "--precision", "fp32"]
+    exact = ["--exact-match", NUMBER, "--max-new-tokens", "24", "--json", *small]
+    assert json.loads(gsm8k("eval", *exact).stdout)["num_answers"] == len(SHOP)
+    gsm8k("train", "--max-steps", "2", *small)
+    assert json.loads(gsm8k("eval", "--adapter", gsm8k.folder / "run", *exact).stdout)["exact_match"] >= 0

@@ -1,0 +1,41 @@
+"""`generate` on the model that examples/tiny-math ships, and its questions."""
+
+import json
+import shutil
+
+from command import ROOT, lora_train
+
+EXAMPLE = ROOT / "examples/tiny-math"
+MODEL = EXAMPLE / "model"
+FP32 = ("--set", "device=cpu", "--set", "precision=fp32")
+CHATS = [json.loads(line)["messages"] for line in (EXAMPLE / "heldout.jsonl").read_text().splitlines()]
+QUESTIONS = [chat[0]["content"] for chat in CHATS if len(chat) == 2]
+
+
+def generate(*arguments, model=MODEL):
+    return lora_train("generate", "--model", model, *FP32, *arguments)
+
+
+def completions(*arguments, **options):
+    run = generate("--json", *arguments, **options)
+    assert run.code == 0, run
+    return run.json_lines()
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def poisoned_model(folder):
+    """The model with NaN in one weight."""
+    model = folder / "model"
+    shutil.copytree(MODEL, model)
+    content = bytearray((model / "model.safetensors").read_bytes())
+    header_bytes = int.from_bytes(content[:8], "little")
+    tensor = json.loads(content[8:8 + header_bytes])["model.layers.3.mlp.down_proj.weight"]
+    assert tensor["dtype"] == "BF16"
+    begin, end = (8 + header_bytes + offset for offset in tensor["data_offsets"])
+    content[begin:end] = b"\xc0\x7f" * ((end - begin) // 2)
+    (model / "model.safetensors").write_bytes(content)
+    return model
