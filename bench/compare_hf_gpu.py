@@ -45,7 +45,7 @@ from types import SimpleNamespace
 os.environ.update(TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
                   PYTORCH_NVML_BASED_CUDA_CHECK="1")
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/gpu"), str(ROOT / "tests/parity")]
+sys.path[:0] = [str(ROOT / name) for name in ("bench", "tests/gpu", "tests/parity", "tests/support")]
 try:
     import torch
     import oracle

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Adds up the results of scripts/test.sh: add_up_tests.py RESULTS_FOLDER [FAILED_STAGE...]
+Or lists the tests that took longest: add_up_tests.py --slowest N RESULTS_FOLDER
 
 Reads the JUnit files of ctest and pytest, and checks.txt and fuzz.txt (`passed` or `failed` and a name, one a line). A
 stage that failed without a failed test in its file (a build error, a crash of the runner) counts as one failure. Lists
@@ -52,7 +53,17 @@ def results_of_stage(folder, stage):
         return [("failed", path.name, f"cannot be read: {error}")]
 
 
+def slowest(folder, num_tests):
+    """Lines "SECONDS STAGE: NAME" of the tests that took longest, by the clock."""
+    times = [(float(case.get("time") or 0), f"{path.stem}: {case.get('classname')}.{case.get('name')}")
+             for path in folder.glob("*.xml") for case in ElementTree.parse(path).iter("testcase")]
+    return [f"{seconds:8.1f} s  {name}" for seconds, name in sorted(times, reverse=True)[:num_tests]]
+
+
 def main():
+    if sys.argv[1] == "--slowest":
+        print(*slowest(pathlib.Path(sys.argv[3]), int(sys.argv[2])), sep="\n")
+        return 0
     folder, failed_stages = pathlib.Path(sys.argv[1]), sys.argv[2:]
     stages = {path.stem for path in folder.glob("*.xml")} | set(LISTED_STAGES) | set(failed_stages)
     counts, skips = collections.Counter(), collections.Counter()

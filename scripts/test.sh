@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test that needs no GPU, on a machine with only Debian 12 and Python 3.
-# Stages: packages, install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. Two run at
-# a time, each as soon as its requirements are ready: the sanitizer build needs no LibTorch, so it starts while that is
-# downloaded. A stage prints its log (build/test-results/STAGE.log) when it ends. Other stages run even if a test fails.
+# Installs, builds and runs the tests that need no GPU, on a machine with only Debian 12 and Python 3.
+# Stages: packages, install, build, unit, parity, integration, faults, sanitizers, fuzz, checks. Two run at a time, each
+# as soon as its requirements are ready: the sanitizer build needs no LibTorch, so it starts while that is downloaded. A
+# stage prints its log (build/test-results/STAGE.log) when it ends. Other stages run even if a test fails. The slowest
+# tests and the times of the stages are in build/test-results/times.txt too.
 # The last line is `N passed, N failed, N skipped`; the exit status is 1 if anything failed.
 #
-#   scripts/test.sh                       everything
+# The second tier: packaging and relocation, which run whenever cmake/, packaging/ or scripts/ is not as in the last
+# committed result (tests/batteries/results/packaging.txt); threads, kernels and batteries, which take hours by hand.
+#
+#   scripts/test.sh                       the first tier, and what of the second is due
+#   scripts/test.sh --all                 everything; commit the results it writes
 #   scripts/test.sh --quick               only build, unit and checks
 #   scripts/test.sh --only parity,checks  some stages (install and build must have run before)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # In starting order. The last two keep every core busy to the end; the earlier ones partly wait for disks.
-stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,relocation,parity,integration
+stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,parity,integration
+packaging=packaging,relocation
+second_tier="$packaging,threads,kernels,batteries"
 # The stages that must end before a stage starts; for a stage that is not run, an earlier result is used.
 declare -A needs=([install]=packages [sanitizers]=packages [build]="packages install" [fuzz]="packages sanitizers"
   [checks]="packages install")
-for name in unit faults relocation parity integration; do needs[$name]="packages install build"; done
+for name in unit faults parity integration packaging relocation; do needs[$name]="packages install build"; done
+for name in threads kernels; do needs[$name]="packages sanitizers"; done
+needs[batteries]="packages install build unit faults parity integration packaging relocation"  # they time what they do
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
 
@@ -69,12 +78,16 @@ stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml
 faults=(tests/integration/train/test_kill.py tests/integration/train/test_signals.py tests/integration/train/test_saving.py)
 
 stage_integration() {
-  "$python" -m pytest -q "${parallel[@]}" tests/integration "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"
+  "$python" -m pytest -q "${parallel[@]}" tests/integration --ignore=tests/integration/packaging "${faults[@]/#/--ignore=}" \
+    --junitxml="$results/integration.xml"
 }
 
 stage_faults() { "$python" -m pytest -q -s "${faults[@]}" --junitxml="$results/faults.xml"; }
 
-# A copy of the program, with a second virtual environment that has only the torch wheel.
+# The wheel, the release archive and the bundle for a machine with a GPU.
+stage_packaging() { "$python" -m pytest -q "${parallel[@]}" tests/integration/packaging --junitxml="$results/packaging.xml"; }
+
+# A copy of the program, with a second virtual environment that has only the torch wheel; and a bare Debian.
 stage_relocation() { run_ctest ci relocation -L relocation; }
 
 # Address and undefined-behaviour sanitizers over the modules without torch: they read untrusted files.
@@ -82,11 +95,26 @@ stage_sanitizers() {
   cmake --preset asan >"$results/configure-asan.log" || { cat "$results/configure-asan.log"; return 1; }
   cmake --build --preset asan
   run_unit_tests build/asan sanitizers
-  # The saving thread under ThreadSanitizer; scripts/torture.sh covers the loader's threads (their modules take minutes
-  # to build).
+}
+
+# The saving thread under ThreadSanitizer; scripts/torture.sh covers the loader's threads (their modules take minutes to
+# build).
+stage_threads() {
   cmake --preset tsan >"$results/configure-tsan.log" || { cat "$results/configure-tsan.log"; return 1; }
   cmake --build --preset tsan --target checkpoint_writer_test
   build/tsan/bin/checkpoint_writer_test --gtest_filter='CheckpointWriter.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
+}
+
+# Our CUDA code, compiled for the CPU, under the sanitizers.
+stage_kernels() {
+  cmake --build --preset asan --target native_kernels_test
+  build/asan/bin/native_kernels_test --gtest_brief=1 --gtest_output="xml:$results/kernels.xml"
+}
+
+# Many random cases of what the first tier has a slice of.
+stage_batteries() {
+  local name
+  : >"$results/batteries.txt"
 }
 
 # Runs every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more
@@ -129,6 +157,25 @@ data_is_reproducible() { # folder of an example
   for name in train heldout; do
     cmp "$folder/$name.jsonl" "$1/$name.jsonl" || return 1
   done
+}
+
+# What packaging and relocation depend on, as one checksum.
+packaging_inputs() {
+  find cmake packaging scripts CMakeLists.txt CMakePresets.json -type f -not -path '*/__pycache__/*' | LC_ALL=C sort |
+    xargs sha256sum | sha256sum | cut -c1-16
+}
+
+packaging_is_due() { ! grep -qs "^inputs $(packaging_inputs)$" "$packaging_record"; }
+
+record_packaging() {
+  {
+    printf 'inputs %s\n' "$(packaging_inputs)"
+    printf 'date %s, commit %s, command: scripts/test.sh\n' "$(date '+%Y-%m-%d %H:%M')" "$(git describe --always --dirty)"
+    printf '%s, %s cores\n' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)"
+    tail -n 1 "$results/packaging.log"
+    sed -n '/% tests passed\|Total Test time/p' "$results/relocation.log"
+  } >"$packaging_record"
+  printf '%s: written; commit it\n' "$packaging_record"
 }
 
 # Runs one stage in its own process; writes its seconds and status, and its CPU time, to files. Never call it in a

@@ -6,7 +6,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import huggingface_hub
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
+import fork_server  # noqa: E402
 from hub_faults import (  # noqa: E402
     answer, change_bytes, change_json, cut, drop, drop_after_body, garbage, longer, no_ranges, redirect, shorter, stall, status,
     wrong_range)
@@ -290,7 +290,7 @@ def run_case(command, case, folder, hub):
         environment = environment_of(folder, server.url, **case.environment)
         environment["HF_ENDPOINT"] = environment["HF_ENDPOINT"].format(port=server.url.rsplit(":", 1)[1])
         arguments = [str(argument).format(folder=folder) for argument in case.arguments]
-        done = subprocess.run([BINARY, command, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+        done = fork_server.run(BINARY, command, *arguments, environment=environment)
     assert done.returncode == case.code, f"{case.name}: exit {done.returncode}\n{done.stderr}"
     assert not hub.leaks, f"{case.name}: the token went elsewhere: {hub.leaks}"
     return assert_one_sentence(done.stderr, case.words) if case.code else "done"

@@ -26,7 +26,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("parity", "support")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.update(TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
 try:

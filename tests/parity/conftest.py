@@ -1,15 +1,11 @@
 """Fixtures of the parity tests. LORA_TRAIN_PARITY_CASES=N tries N cases where CI tries a few."""
 
 import os
-import sys
-from pathlib import Path
 
+import engine
 import pytest
+import random_case
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
-import random_case  # noqa: E402
 
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

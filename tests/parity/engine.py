@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import fork_server
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,11 +37,9 @@ def environment(threads):
     return dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), NO_COLOR="1")
 
 
-def start(program, *arguments, threads=1):
-    """Runs a program of ours to its end, whatever it is."""
-    done = fork_server.run(BIN / program, *arguments, timeout=TIMEOUT_S, environment=environment(threads))
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
-    return done
+def start(program, *arguments, threads=1, data=b""):
+    """Runs a program of ours to its end, whatever it is, with `data` as its stdin."""
+    return fork_server.run(BIN / program, *arguments, timeout=TIMEOUT_S, environment=environment(threads), data=data)
 
 
 def run(program, *arguments, threads=1):

@@ -1,7 +1,6 @@
 """What `eval` and `generate` say of the shipped model, against figures that numpy computes from transformers' logits."""
 
 import json
-import subprocess
 
 import numpy as np
 import pytest
@@ -137,9 +136,8 @@ def greedy_ids(model, tokenizer, messages):
 
 def test_every_turn_of_a_chat_is_answered_as_the_whole_of_it(model, tokenizer, tmp_path):
     questions = [question for question, _ in chats(tmp_path / "rows.jsonl", 5)]
-    done = subprocess.run([str(engine.BIN / "lora-train"), "chat", "--model", str(EXAMPLE / "model"), *FP32, "--json", "--max-new-tokens", "40"],
-                          input="".join(question["content"] + "\n" for question in questions), capture_output=True, text=True,
-                          timeout=engine.TIMEOUT_S, env=engine.environment(1))
+    done = engine.start("lora-train", "chat", "--model", EXAMPLE / "model", *FP32, "--json", "--max-new-tokens", "40",
+                        data="".join(question["content"] + "\n" for question in questions).encode())
     assert done.returncode == 0, done.stderr
     messages = []
     for question, line in zip(questions, done.stdout.splitlines(), strict=True):

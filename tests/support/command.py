@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import fork_server
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -39,9 +40,10 @@ class Run:
                f"stdout: {self.stdout[-1500:]}\nstderr: {self.stderr[-3000:]}"
 
 
-def lora_train(*arguments, cwd=None, environment=()):
-    done = subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env=dict(ENVIRONMENT, **dict(environment)), cwd=cwd)
+def lora_train(*arguments, cwd=None, environment=(), data=b"", cpu_seconds=0):
+    """Runs lora-train to its end, with `data` as its stdin; forked, not started (fork_server)."""
+    done = fork_server.run(BINARY, *arguments, environment=dict(ENVIRONMENT, **dict(environment)), cwd=cwd, data=data,
+                           timeout=TIMEOUT_S, cpu_seconds=cpu_seconds)
     run = Run(arguments, done)
     assert done.returncode >= 0, f"died of signal {-done.returncode}: {run}"
     return run

@@ -25,7 +25,7 @@ class Server:
     def __init__(self, program, variables):
         ours, theirs = socket.socketpair()
         environment = dict({name: value for name, value in os.environ.items() if not name.startswith(READ_AT_START + REAL_START)},
-                           **dict(variables), LD_PRELOAD=str(program.parent / "lib/libfork_server.so"),
+                           **dict(variables), LD_PRELOAD=str(library_beside(program)),
                            FORK_SERVER=":".join([str(theirs.fileno()), *map(str, libraries_of(program))]))
         self.socket = ours
         self.process = subprocess.Popen([program], env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ class Server:
             self.socket.sendall(payload)
             status = self.wait(command, timeout)
             stdout.seek(0), stderr.seek(0)
-            return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), stdout.read(), stderr.read())
+            return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), stdout.read().decode(), stderr.read().decode())
 
     def wait(self, command, timeout):
         process = self.answer()
@@ -73,6 +73,11 @@ class Server:
         return struct.unpack("i", answer)[0]
 
 
+def library_beside(program):
+    """Not there where the tests are packed for another machine."""
+    return Path(program).parent / "lib/libfork_server.so"
+
+
 def libraries_of(program):
     """What lora-train loads by itself when a command needs it, in its order (src/cli/engine/engine_loader.cpp); other
     programs are linked with LibTorch."""
@@ -89,10 +94,10 @@ def server(program, variables, _thread):
 
 
 def run(program, *arguments, environment, cwd=None, data=b"", timeout=600, cpu_seconds=0):
-    """A CompletedProcess with stdout and stderr as bytes. `environment` is all of it; `data` is stdin; cpu_seconds: limit
-    of the program's CPU time, 0 = none. Killed, and TimeoutExpired, after `timeout` seconds."""
+    """A CompletedProcess with stdout and stderr as text. `environment` is all of it; `data` is stdin, as bytes;
+    cpu_seconds: limit of the program's CPU time, 0 = none. Killed, and TimeoutExpired, after `timeout` seconds."""
     command = [str(program), *map(str, arguments)]
-    if any(name.startswith(REAL_START) for name in environment):
+    if any(name.startswith(REAL_START) for name in environment) or not library_beside(program).exists():
         return start(command, environment, cwd, data, timeout, cpu_seconds)
     variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_START)))
     return server(Path(program), variables, threading.get_ident()).run(command, environment, cwd, data, timeout, cpu_seconds)
@@ -100,4 +105,6 @@ def run(program, *arguments, environment, cwd=None, data=b"", timeout=600, cpu_s
 
 def start(command, environment, cwd, data, timeout, cpu_seconds):
     limited = ["prlimit", f"--cpu={cpu_seconds}", *command] if cpu_seconds else command
-    return subprocess.run(limited, input=data, capture_output=True, env=environment, cwd=cwd, timeout=timeout)
+    done = subprocess.run(limited, input=data, capture_output=True, env=environment, cwd=cwd, timeout=timeout)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return done

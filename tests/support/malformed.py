@@ -2,17 +2,14 @@
 
 import json
 import os
-import resource
-import subprocess
 from dataclasses import dataclass
 from typing import Callable
 
-from command import BINARY, ENVIRONMENT, Run
+from command import lora_train
 
 USAGE, FORMAT, IO = 2, 4, 5
 KINDS = {USAGE: "config", FORMAT: "format", IO: "io"}
 MAX_CPU_S = 20  # a good refusal takes milliseconds, with torch two seconds, however long a busy machine takes for them
-TIMEOUT_S = 600  # for a program that waits for something
 MAX_MESSAGE = 10_000  # characters; whatever the file holds, a message stays readable
 
 
@@ -27,14 +24,7 @@ class Case:
 
 
 def run_quickly(*arguments, cwd=None, environment=()):
-    def limit_cpu_time():
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
-
-    done = subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, timeout=TIMEOUT_S, cwd=cwd,
-                          stdin=subprocess.DEVNULL, preexec_fn=limit_cpu_time,
-                          env=dict(ENVIRONMENT, **dict(environment)))
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
-    return Run(arguments, done)
+    return lora_train(*arguments, cwd=cwd, environment=environment, cpu_seconds=MAX_CPU_S)
 
 
 def assert_refused(run, case):

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, Run, lora_train, train_tiny_math
+from command import BINARY, ENVIRONMENT, ROOT, lora_train, train_tiny_math
 
 EXAMPLE = ROOT / "examples/tiny-math"
 MODEL = EXAMPLE / "model"
@@ -47,9 +47,7 @@ def run_folder(tmp_path_factory):
 def chat(*arguments, said, model=MODEL):
     command = ["chat", *(["--model", str(model)] if model else []), *FP32, *map(str, arguments)]
     data = said if isinstance(said, bytes) else "".join(line + "\n" for line in said).encode()
-    done = subprocess.run([str(BINARY), *command], input=data, capture_output=True, timeout=TIMEOUT_S, env=ENVIRONMENT)
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
-    return Run(command, done)
+    return lora_train(*command, data=data)
 
 
 def answers(*arguments, said, **options):

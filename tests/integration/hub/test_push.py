@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import fork_server
 import pytest
 
 from command import BINARY, Run, train_tiny_math
@@ -21,8 +22,7 @@ class Setup:
         self.environment = environment_of(folder, server.url, HF_TOKEN="hf_write", HF_HUB_DISABLE_XET="1")
 
     def push(self, *arguments, **environment):
-        done = subprocess.run([BINARY, "push", *map(str, arguments)], env={**self.environment, **environment}, capture_output=True,
-                              text=True, timeout=120)
+        done = fork_server.run(BINARY, "push", *arguments, environment={**self.environment, **environment})
         return Run(("push", *arguments), done)
 
     def python(self, code):

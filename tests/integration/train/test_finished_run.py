@@ -3,11 +3,10 @@
 import json
 import re
 import shlex
-import subprocess
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, lora_train
+from command import ROOT, lora_train
 
 USAGE = 2
 
@@ -47,8 +46,8 @@ def test_the_line_after_a_merge_of_a_quantised_run_works(data, said, tmp_path):
     assert run.code == 0, run
     merged = lora_train("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged")
     [line] = re.findall(f"{said}(lora-train .*)", merged.stderr)
-    done = subprocess.run([str(BINARY), *shlex.split(line)[1:]], input="1 + 1\n", capture_output=True, text=True, env=ENVIRONMENT, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
+    done = lora_train(*shlex.split(line)[1:], data=b"1 + 1\n")
+    assert done.code == 0, done
 
 
 def test_examples_of_an_array_on_one_line_have_their_number(tmp_path):
