@@ -1,18 +1,17 @@
-"""Fixtures of the parity tests. LORA_TRAIN_PARITY_CASES=N tries N cases where CI tries a few."""
+"""Fixtures and hooks of the parity tests."""
 
 import os
 
-import engine
 import pytest
-import random_case
-import torch
+
+pytest.register_assert_rewrite("first_step", "loss_curves", "generation")
+import engine  # noqa: E402
+import oracle  # noqa: E402
+import random_case  # noqa: E402
+import torch  # noqa: E402
 
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-
-def num_cases(default):
-    return int(os.environ.get("LORA_TRAIN_PARITY_CASES", default))
 
 # Files that take longest, for the shortest wait at the end. The golden battery takes all cores by itself.
 LONGEST_FIRST = ["test_goldens", "test_step_graphs", "test_cuda_kernels", "test_generate", "test_tokenizer_pipelines",
@@ -38,5 +37,19 @@ def cases(tmp_path_factory):
         key = (number, tuple(sorted(options.items())))
         if key not in made:
             made[key] = random_case.make_case(number, tmp_path_factory.mktemp("case") / "files", **options)
+        return made[key]
+    return get
+
+
+@pytest.fixture(scope="module")
+def references(cases):
+    """references(number, options of make_case): (case, loss, gradients) of transformers + PEFT, made once."""
+    made = {}
+
+    def get(number, **options):
+        key = (number, tuple(sorted(options.items())))
+        if key not in made:
+            case = cases(number, **options)
+            made[key] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
         return made[key]
     return get

@@ -7,6 +7,7 @@ not zero. A default-initialised tiny model would hide a missing RoPE, a missing 
 
 import json
 import math
+import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,16 @@ FAMILIES = {
 FIRST_OF_LATER = 100  # cases from this number on are of the families that came later, in turn
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
+TOKEN_ROWS = {  # the tensors of trained token rows
+    "embed_tokens": "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+    "lm_head": "base_model.model.lm_head.token_adapter.trainable_tokens_delta"}
 FILE_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 WINDOW = 7  # shorter than most documents
+
+
+def num_cases(default):
+    """LORA_TRAIN_PARITY_CASES, so that more can be tried than CI does."""
+    return int(os.environ.get("LORA_TRAIN_PARITY_CASES", default))
 
 
 @dataclass

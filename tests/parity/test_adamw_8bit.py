@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 import engine
 import oracle
 from adamw_8bit_port import AdamW8bit
+from loss_curves import BATCH, assert_falls, assert_same_curve
 from random_case import WIDE
-from test_lora_curves import BATCH, assert_falls, assert_same_curve
 
 FULL = dict(adapter="none", init_adapter="unset", optim="adamw_8bit")
 

@@ -5,7 +5,7 @@ import torch
 
 import engine
 import oracle
-from test_lora_curves import BATCH, NUM_STEPS, assert_falls, reference_curve
+from loss_curves import BATCH, NUM_STEPS, assert_falls, reference_curve
 
 BF16 = dict(precision="bf16", base_precision="bf16")
 

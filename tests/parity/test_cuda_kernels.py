@@ -6,24 +6,20 @@ import torch
 
 import engine
 import oracle
-from test_lora_gradients import check, references  # noqa: F401 (a fixture)
+from first_step import check
+from replayed_steps import curve
 
 BF16 = dict(precision="bf16", base_precision="bf16")
 
 
-def curve(case, tmp_path, num_steps, code=(), **changes):
-    profile = engine.profile_for(case, tmp_path / "run", max_steps=num_steps, micro_batch_size=2, learning_rate=5e-3, **changes)
-    return engine.probe_steps(profile, tmp_path, num_steps, code)
-
-
 @pytest.mark.parametrize("number", [*range(4), 100, 101, 102, 103])  # every family
-def test_step_1(references, tmp_path, number):  # noqa: F811
+def test_step_1(references, tmp_path, number):
     case, loss, reference = references(number)
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
 
 
 @pytest.mark.parametrize("number", [*range(4), 100, 101])
-def test_gradients_that_attention_leaves_in_its_own_memory(references, tmp_path, number):  # noqa: F811
+def test_gradients_that_attention_leaves_in_its_own_memory(references, tmp_path, number):
     case, loss, reference = references(number)
     profile = engine.profile_for(case, tmp_path / "run")
     facts, gradients = engine.probe(profile, tmp_path, kernels=engine.CUDA_ON_CPU + engine.OWN_GRADIENTS)
@@ -33,14 +29,14 @@ def test_gradients_that_attention_leaves_in_its_own_memory(references, tmp_path,
 
 
 @pytest.mark.parametrize("mode", ["cheap", "full"])
-def test_recomputation(references, tmp_path, mode):  # noqa: F811
+def test_recomputation(references, tmp_path, mode):
     case, loss, reference = references(1)
     profile = engine.profile_for(case, tmp_path / "run", gradient_checkpointing=mode, micro_batch_size=3)
     check(case, *engine.probe(profile, tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_dropout_draws_the_same_masks(references, tmp_path, number):  # noqa: F811
+def test_dropout_draws_the_same_masks(references, tmp_path, number):
     case, _, _ = references(number)
     profile = engine.profile_for(case, tmp_path / "run", lora_dropout=0.2)
     expected, want = engine.probe(profile, tmp_path)
@@ -50,7 +46,7 @@ def test_dropout_draws_the_same_masks(references, tmp_path, number):  # noqa: F8
 
 
 @pytest.mark.parametrize("number", [1, 2, 100, 101])
-def test_full_finetuning(references, tmp_path, number):  # noqa: F811
+def test_full_finetuning(references, tmp_path, number):
     case, _, _ = references(number)
     profile = engine.profile_for(case, tmp_path / "run", adapter="none", init_adapter="unset")
     expected, want = engine.probe(profile, tmp_path)
@@ -61,7 +57,7 @@ def test_full_finetuning(references, tmp_path, number):  # noqa: F811
         assert max(oracle.gradient_errors(gradients, want).values()) <= 1e-5
 
 
-def test_bf16_is_as_near_to_fp32_as_the_cpu_kernels_are(references, tmp_path):  # noqa: F811
+def test_bf16_is_as_near_to_fp32_as_the_cpu_kernels_are(references, tmp_path):
     case, _, reference = references(0)
     profile = engine.profile_for(case, tmp_path / "run", **BF16)
     distance = {}
@@ -73,7 +69,7 @@ def test_bf16_is_as_near_to_fp32_as_the_cpu_kernels_are(references, tmp_path):  
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.01])
-def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F811
+def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):
     case, _, _ = references(2)
     changes = dict(max_grad_norm=clip, weight_decay=0.1)
     expected = curve(case, tmp_path, 8, **changes)
@@ -87,7 +83,7 @@ def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F
 @pytest.mark.parametrize("changes", [{}, dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="full", lora_dropout=0.1),
                                      dict(base_precision="nf4", decoded_layers=0), dict(base_precision="fp8", decoded_layers=1)])
 @pytest.mark.parametrize("number", [*range(4), 100, 101])
-def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):  # noqa: F811
+def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):
     """Every buffer is planned: with our kernels a step allocates nothing outside of attention."""
     case, _, _ = references(number)
     for kernels in (engine.CUDA_ON_CPU, engine.CUDA_ON_CPU + engine.OWN_GRADIENTS):

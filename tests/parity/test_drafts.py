@@ -3,7 +3,7 @@
 import torch
 from safetensors.torch import load_file
 
-from test_generate import probe, prompts_of, request_for
+from generation import probe, prompts_of, request_for
 
 
 def test_guesses_change_no_token_and_no_bit(cases, tmp_path):

@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 import engine
 import oracle
-from conftest import num_cases
-from test_lora_curves import BATCH, NUM_STEPS, assert_falls, assert_same_curve
+from loss_curves import BATCH, NUM_STEPS, assert_falls, assert_same_curve
+from random_case import num_cases
 
 FULL = dict(adapter="none", init_adapter="unset")
 

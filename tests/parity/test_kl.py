@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import engine
 import oracle
-from test_lora_gradients import GRADIENT_TOLERANCE, LOSS_TOLERANCE
+from first_step import GRADIENT_TOLERANCE, LOSS_TOLERANCE
 
 K = 5
 

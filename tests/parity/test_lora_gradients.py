@@ -7,11 +7,8 @@ import torch
 
 import engine
 import oracle
-from conftest import num_cases
-from random_case import ONE_HEAD, WIDE, make_case
-
-LOSS_TOLERANCE = 1e-6
-GRADIENT_TOLERANCE = 1e-5
+from first_step import check
+from random_case import ONE_HEAD, WIDE, make_case, num_cases
 
 LAYOUTS = {
     "one document a micro-batch": dict(micro_batch_size=1),
@@ -21,31 +18,6 @@ LAYOUTS = {
     "packed, many bins a micro-batch": dict(packing=True, micro_batch_size=4, global_batch_size=64),
     "packed into one bin": dict(packing=True, micro_batch_size=1, global_batch_size=1, max_seq_len=256),
 }
-
-
-@pytest.fixture(scope="module")
-def references(cases):
-    """references(number, options of make_case): (case, loss, gradients) of transformers + PEFT, made once."""
-    made = {}
-
-    def get(number, **options):
-        key = (number, tuple(sorted(options.items())))
-        if key not in made:
-            case = cases(number, **options)
-            made[key] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
-        return made[key]
-    return get
-
-
-def check(case, facts, gradients, loss, reference):
-    assert facts["supervised_tokens"] == case.supervised_tokens
-    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE), case.description
-    errors = oracle.gradient_errors(gradients, reference)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, f"{oracle.worst(errors)}: {case.description}"
-    norm = torch.sqrt(sum(g.double().square().sum() for g in reference.values()))
-    assert facts["grad_norm"] == pytest.approx(float(norm), rel=GRADIENT_TOLERANCE)
-
-
 LATER = [100, 101, 102, 103]  # Gemma 3 and Granite, two each
 
 

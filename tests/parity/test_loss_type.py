@@ -5,13 +5,18 @@ import pytest
 
 import engine
 import oracle
-from test_lora_gradients import GRADIENT_TOLERANCE, LOSS_TOLERANCE
-from test_step_graphs import GRAPHS, curve
-from test_token_weights import setup  # noqa: F401 (a fixture)
+from first_step import GRADIENT_TOLERANCE, LOSS_TOLERANCE
+from replayed_steps import GRAPHS, curve
+from weighted_dialogues import Setup
 
 DFT = dict(loss_type="dft")
 KERNELS = pytest.mark.parametrize("kernels", [(), engine.CUDA_ON_CPU], ids=["cpu", "cuda-on-cpu"])
 NUM_STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    return Setup(tmp_path_factory.mktemp("weights"))
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def test_step_1(cases, dft, tmp_path, number, kernels):
 
 
 @KERNELS
-def test_weights_of_tokens(setup, dft, tmp_path, kernels):  # noqa: F811
+def test_weights_of_tokens(setup, dft, tmp_path, kernels):
     check(*engine.probe(setup.profile(tmp_path, **DFT), tmp_path, kernels=kernels), *setup.reference(setup.rows))
 
 

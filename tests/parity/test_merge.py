@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 import engine
 import oracle
-from conftest import num_cases
+from random_case import num_cases
 
 NUMBERS = [*range(num_cases(6)), 100, 101]
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import engine
 import oracle
 from engine import ROOT
-from test_token_rows import ROWS
-from test_tokenizer_pipelines import tokenizer_json
+from random_case import TOKEN_ROWS
+from small_tokenizer import tokenizer_json
 
 MODEL = ROOT / "examples/tiny-math/model"  # 2048 rows, all used
 TOKENS = [{"token": "<conf_0>", "init_text": "less than"}, {"token": "<conf_50>", "init_text": "more"},
@@ -103,10 +103,10 @@ def test_a_run_and_its_result_in_peft(models, rows_file, tmp_path, rows, is_tied
     assert lines[-1]["loss"] < lines[0]["loss"]
     adapter = tmp_path / "run/adapter"
     config = json.loads((adapter / "adapter_config.json").read_text())
-    assert config["trainable_token_indices"] == (IDS if is_tied else {name: IDS for name in ROWS})
+    assert config["trainable_token_indices"] == (IDS if is_tied else {name: IDS for name in TOKEN_ROWS})
     assert config["modules_to_save"] is None
     stored = load_file(adapter / "adapter_model.safetensors")
-    assert {name for name in stored if "token_adapter" in name} == set(list(ROWS.values())[:1 if is_tied else 2])
+    assert {name for name in stored if "token_adapter" in name} == set(list(TOKEN_ROWS.values())[:1 if is_tied else 2])
 
     tokenizer, reference = AutoTokenizer.from_pretrained(adapter), reference_tokenizer(model)
     for text in TEXTS:
@@ -140,7 +140,7 @@ def test_rows_start_as_token_init_says(models, rows_file, tmp_path, rows, is_tie
         used = base[name][:2048].double()
         expected = {"zeros": lambda _: torch.zeros(used.shape[1]).double(), "mean": lambda _: used.mean(0),
                     "description": lambda token: used[tokenizer(token["init_text"]).input_ids].mean(0)}[init]
-        for row, token in zip(stored[ROWS[module]], TOKENS):
+        for row, token in zip(stored[TOKEN_ROWS[module]], TOKENS):
             assert torch.allclose(row.double(), expected(token), rtol=0, atol=1e-7), (module, token)
 
 
@@ -166,13 +166,13 @@ def test_going_on_with_an_adapter_and_one_more_token(models, rows_file, tmp_path
     """The rows of the adapter stay with their tokens; the new one gets the next id."""
     model = models(2048, True)
     engine.train(profile(model, rows_file, tmp_path / "run", max_steps=2), tmp_path)
-    first = load_file(tmp_path / "run/adapter/adapter_model.safetensors")[ROWS["embed_tokens"]]
+    first = load_file(tmp_path / "run/adapter/adapter_model.safetensors")[TOKEN_ROWS["embed_tokens"]]
     settings = profile(model, rows_file, tmp_path / "more", init_adapter=str(tmp_path / "run/adapter"), add_tokens=[*NAMES, "<more>"],
                        max_steps=1, learning_rate=1e-12)
     settings.pop("lora_r")
     engine.train(settings, tmp_path)
     adapter = tmp_path / "more/adapter"
-    second = load_file(adapter / "adapter_model.safetensors")[ROWS["embed_tokens"]]
+    second = load_file(adapter / "adapter_model.safetensors")[TOKEN_ROWS["embed_tokens"]]
     assert second.shape[0] == 4 and torch.allclose(second[:3], first, rtol=0, atol=1e-7)
     assert json.loads((adapter / "adapter_config.json").read_text())["trainable_token_indices"] == [*IDS, 2051]
     assert AutoTokenizer.from_pretrained(adapter).convert_tokens_to_ids([*NAMES, "<more>"]) == [*IDS, 2051]
@@ -214,7 +214,7 @@ def test_an_adapter_that_peft_trained_on_a_resized_model(models, rows_file, tmp_
     model, adapter = models(2048, is_tied), tmp_path / "adapter"
     base = oracle.load_base(model)
     base.resize_token_embeddings(2053)
-    indices = IDS if is_tied else {name: IDS for name in ROWS}
+    indices = IDS if is_tied else {name: IDS for name in TOKEN_ROWS}
     theirs = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], trainable_token_indices=indices, task_type="CAUSAL_LM")).eval()
     torch.manual_seed(1)
     with torch.no_grad():

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import oracle
-from conftest import num_cases
-from random_case import WINDOW, make_case
+from random_case import WINDOW, make_case, num_cases
 
 
 def without_rope(model, x, position_ids, *args, **kwargs):

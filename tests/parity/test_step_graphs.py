@@ -5,16 +5,9 @@ replay needs from the host but is not told shows as another number; what ATen co
 import pytest
 
 import engine
+from first_step import check
 from random_case import make_case, write_rows
-from test_lora_gradients import check, references  # noqa: F811, F401 (a fixture)
-
-GRAPHS = {mode: (*engine.CUDA_ON_CPU, "--graphs", mode) for mode in ("on", "off")}
-
-
-def curve(case, tmp_path, num_steps, code=(), **changes):
-    settings = dict(max_steps=num_steps, micro_batch_size=2, learning_rate=5e-3) | changes
-    return engine.probe_steps(engine.profile_for(case, tmp_path / "run", **settings), tmp_path, num_steps, code)
-
+from replayed_steps import GRAPHS, curve
 
 CASES = [
     dict(),
@@ -27,7 +20,7 @@ CASES = [
 
 @pytest.mark.parametrize("changes", CASES)
 @pytest.mark.parametrize("number", range(4))  # one of each family
-def test_replayed_steps_are_the_steps(references, tmp_path, number, changes):  # noqa: F811
+def test_replayed_steps_are_the_steps(references, tmp_path, number, changes):
     case, _, _ = references(number)
     replayed = curve(case, tmp_path, 4, GRAPHS["on"], **changes)
     asked = curve(case, tmp_path, 4, GRAPHS["off"], **changes)
@@ -53,7 +46,7 @@ def test_layer_inputs_that_are_offloaded(tmp_path):
 @pytest.mark.parametrize("changes", [dict(lora_dropout=0.2), dict(packing=True, max_seq_len=128),
                                      dict(base_precision="nf4", decoded_layers=1, activation_offload="on"),
                                      dict(adapter="none", init_adapter="unset", learning_rate=1e-3)])
-def test_mlp_in_tiles(references, tmp_path, changes):  # noqa: F811
+def test_mlp_in_tiles(references, tmp_path, changes):
     """Each micro-batch ends in a tile that is not full."""
     case, _, _ = references(2)
     changes = dict(changes, gradient_checkpointing="full")
@@ -66,7 +59,7 @@ def test_mlp_in_tiles(references, tmp_path, changes):  # noqa: F811
 
 
 @pytest.mark.parametrize("number", [1, 3])  # without and with a norm of q and k heads
-def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_path, number):  # noqa: F811
+def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_path, number):
     case, _, _ = references(number)
     replayed = curve(case, tmp_path, 3, GRAPHS["on"] + engine.OWN_GRADIENTS)
     asked = curve(case, tmp_path, 3, GRAPHS["off"])
@@ -74,7 +67,7 @@ def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_p
     assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
 
 
-def test_full_finetuning(references, tmp_path):  # noqa: F811
+def test_full_finetuning(references, tmp_path):
     case, _, _ = references(2)
     changes = dict(adapter="none", init_adapter="unset", learning_rate=1e-3)
     replayed, asked = (curve(case, tmp_path, 4, GRAPHS[mode], **changes) for mode in ("on", "off"))
@@ -111,7 +104,7 @@ def test_a_longer_run_has_other_classes_and_the_same_numbers(tmp_path, changes):
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 @pytest.mark.parametrize("number", [0, 3])
-def test_step_1_equals_the_reference(references, tmp_path, number, mode):  # noqa: F811
+def test_step_1_equals_the_reference(references, tmp_path, number, mode):
     case, loss, reference = references(number)
     profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=3)
     check(case, *engine.probe(profile, tmp_path, kernels=GRAPHS[mode]), loss, reference)

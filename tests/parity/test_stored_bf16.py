@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import oracle
-from test_generate import (LOGITS_TOLERANCE, NEW_TOKENS, by_transformers, ids_of, load, logits_by_transformers, probe, prompts_of,
-                           request_for)
+from generation import (LOGITS_TOLERANCE, NEW_TOKENS, by_transformers, ids_of, load, logits_by_transformers, probe, prompts_of,
+                        request_for)
 
 
 @pytest.mark.parametrize("adapter", [False, True], ids=["base", "adapter"])

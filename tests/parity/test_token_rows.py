@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import engine
+import generation
+import loss_curves as curves
 import oracle
-import test_generate as generation
-import test_lora_curves as curves
-from test_lora_gradients import check, references  # noqa: F401 (a fixture)
+from first_step import check
+from random_case import TOKEN_ROWS
 
 IDS = (17, 3, 96, 40, 41)  # in no order: the tensor has theirs
 BOTH = (("embed_tokens", IDS), ("lm_head", IDS))
@@ -20,27 +21,25 @@ OTHERS = (("embed_tokens", IDS), ("lm_head", (5, 17)))
 TIED, UNTIED = (0, 3, 5, 2, 101), (1, 6, 100)
 CASES = [*((number, IDS) for number in TIED), (5, BOTH), *((number, BOTH) for number in UNTIED), (6, IDS), (1, OTHERS),
          (6, (("lm_head", IDS),)), (1, (("model.embed_tokens", IDS),))]
-ROWS = {"embed_tokens": "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
-        "lm_head": "base_model.model.lm_head.token_adapter.trainable_tokens_delta"}
 
 
 @pytest.mark.parametrize("number, rows", CASES)
-def test_step_1(references, tmp_path, number, rows):  # noqa: F811
+def test_step_1(references, tmp_path, number, rows):
     case, loss, reference = references(number, token_rows=rows)
-    assert any(name in reference for name in ROWS.values())
+    assert any(name in reference for name in TOKEN_ROWS.values())
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path), loss, reference)
 
 
 @pytest.mark.parametrize("changes", [dict(micro_batch_size=1, gradient_checkpointing="full"),
                                      dict(packing=True, micro_batch_size=1, global_batch_size=64)])
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
-def test_layouts(references, tmp_path, number, rows, changes):  # noqa: F811
+def test_layouts(references, tmp_path, number, rows, changes):
     case, loss, reference = references(number, token_rows=rows)
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run", **changes), tmp_path), loss, reference)
 
 
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
-def test_cuda_kernels_on_the_cpu(references, tmp_path, number, rows):  # noqa: F811
+def test_cuda_kernels_on_the_cpu(references, tmp_path, number, rows):
     case, loss, reference = references(number, token_rows=rows)
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
 
@@ -72,7 +71,7 @@ def test_curve_and_final_adapter(cases, tmp_path, number, rows, options):
     loaded = oracle.adapter_keys_match(case.model_dir, output_dir / "adapter")
     assert oracle.loss(loaded, case.rows) == pytest.approx(oracle.loss(model, case.rows), rel=curves.CURVE_TOLERANCE)
     config = json.loads((output_dir / "adapter/adapter_config.json").read_text())
-    assert config["trainable_token_indices"] == (list(IDS) if rows == IDS else {name: list(IDS) for name in ROWS})
+    assert config["trainable_token_indices"] == (list(IDS) if rows == IDS else {name: list(IDS) for name in TOKEN_ROWS})
 
 
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH), (6, IDS)])
@@ -105,9 +104,9 @@ def test_merge_is_that_of_peft(cases, tmp_path, number, rows):
     written = {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
     adapter = load_file(case.adapter_dir / "adapter_model.safetensors")
     matrix = written["model.embed_tokens.weight"]
-    assert torch.equal(matrix[list(IDS)], adapter[ROWS["embed_tokens"]].to(matrix.dtype))
+    assert torch.equal(matrix[list(IDS)], adapter[TOKEN_ROWS["embed_tokens"]].to(matrix.dtype))
     if rows == BOTH:
-        assert torch.equal(written["lm_head.weight"][list(IDS)], adapter[ROWS["lm_head"]].to(matrix.dtype))
+        assert torch.equal(written["lm_head.weight"][list(IDS)], adapter[TOKEN_ROWS["lm_head"]].to(matrix.dtype))
     merged = AutoModelForCausalLM.from_pretrained(folder, dtype=matrix.dtype)
     reference = oracle.load_peft(case.model_dir, case.adapter_dir, matrix.dtype).merge_and_unload()
     for name, tensor in reference.state_dict().items():
