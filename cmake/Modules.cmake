@@ -106,9 +106,10 @@ function(lt_add_test_sources module)
   endif()
 endfunction()
 
-# lt_discover_tests(TARGET core|torch [more arguments of gtest_discover_tests]): core = the sanitizer build has it too
+# lt_discover_tests(TARGET core|torch [more arguments of gtest_discover_tests]): core = the sanitizer build runs it; what
+# it could run besides is built by name (scripts/test.sh, slow_sanitizers)
 function(lt_discover_tests target kind)
-  if(kind STREQUAL "core" AND NOT LORA_TRAIN_CORE_TESTS)
+  if((kind STREQUAL "core" AND NOT LORA_TRAIN_CORE_TESTS) OR (kind STREQUAL "torch" AND LORA_TRAIN_CORE_ONLY))
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()

@@ -2,7 +2,7 @@
 """Adds up the results of scripts/test.sh: add_up_tests.py RESULTS_FOLDER [FAILED_STAGE...]
 Or lists the tests that took longest: add_up_tests.py --slowest N RESULTS_FOLDER
 
-Reads the JUnit files of ctest and pytest, and checks.txt and fuzz.txt (`passed` or `failed` and a name, one a line). A
+Reads the JUnit files of ctest and pytest, and checks.txt, fuzz.txt and batteries.txt (`passed` or `failed` and a name, one a line). A
 stage that failed without a failed test in its file (a build error, a crash of the runner) counts as one failure. Lists
 what failed and what was skipped and why; the last line is `N passed, N failed, N skipped`. Exits 1 when anything failed.
 """
@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 # Stages that write lines "passed [NAME]" or "failed [NAME]", and what a line without a name is.
-LISTED_STAGES = {"checks": "a check", "fuzz": "a fuzz target"}
+LISTED_STAGES = {"checks": "a check", "fuzz": "a fuzz target", "batteries": "a battery"}
 
 
 def outcome(case):

@@ -7,10 +7,10 @@
 # The last line is `N passed, N failed, N skipped`; the exit status is 1 if anything failed.
 #
 # The second tier: packaging and relocation, which run whenever cmake/, packaging/ or scripts/ is not as in the last
-# committed result (tests/batteries/results/packaging.txt); threads, kernels and batteries, which take hours by hand.
+# committed result (tests/batteries/results/packaging.txt); threads, slow_sanitizers and batteries, which take hours by hand.
 #
 #   scripts/test.sh                       the first tier, and what of the second is due
-#   scripts/test.sh --all                 everything; commit the results it writes
+#   scripts/test.sh --all                 both tiers; commit the results it writes
 #   scripts/test.sh --quick               only build, unit and checks
 #   scripts/test.sh --only parity,checks  some stages (install and build must have run before)
 set -euo pipefail
@@ -19,12 +19,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # In starting order. The last two keep every core busy to the end; the earlier ones partly wait for disks.
 stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,parity,integration
 packaging=packaging,relocation
-second_tier="$packaging,threads,kernels,batteries"
+second_tier="$packaging,threads,slow_sanitizers,batteries"
+packaging_record=tests/batteries/results/packaging.txt
 # The stages that must end before a stage starts; for a stage that is not run, an earlier result is used.
 declare -A needs=([install]=packages [sanitizers]=packages [build]="packages install" [fuzz]="packages sanitizers"
   [checks]="packages install")
 for name in unit faults parity integration packaging relocation; do needs[$name]="packages install build"; done
-for name in threads kernels; do needs[$name]="packages sanitizers"; done
+for name in threads slow_sanitizers; do needs[$name]="packages sanitizers fuzz"; done
 needs[batteries]="packages install build unit faults parity integration packaging relocation"  # they time what they do
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
@@ -105,16 +106,33 @@ stage_threads() {
   build/tsan/bin/checkpoint_writer_test --gtest_filter='CheckpointWriter.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
 }
 
-# Our CUDA code, compiled for the CPU, under the sanitizers.
-stage_kernels() {
-  cmake --build --preset asan --target native_kernels_test
-  build/asan/bin/native_kernels_test --gtest_brief=1 --gtest_output="xml:$results/kernels.xml"
+# What the first tier runs without sanitizers: our CUDA code, compiled for the CPU, and thousands of faults of a disk.
+stage_slow_sanitizers() {
+  cmake --build --preset asan --target native_kernels_test run_folder_test
+  local name
+  for name in native_kernels run_folder; do
+    "build/asan/bin/${name}_test" --gtest_brief=1 --gtest_output="xml:$results/slow_sanitizers-$name.xml"
+  done
 }
 
-# Many random cases of what the first tier has a slice of.
+# Many cases of what the first tier has a slice of. Each writes its file in tests/batteries/results/.
 stage_batteries() {
-  local name
+  local any_failed=0 folder=tests/batteries logs=tests/batteries/results
   : >"$results/batteries.txt"
+  battery() { # name, command
+    local name="$1" result=passed
+    shift
+    "$@" || { result=failed any_failed=1; }
+    printf '%s %s\n' "$result" "$name" >>"$results/batteries.txt"
+  }
+  battery durability scripts/torture.sh --only checkpoint,kill,signals,stops,disks,ranks,threads,fuzz
+  battery distill "$python" $folder/distill_battery.py
+  battery hub "$python" $folder/hub_battery.py
+  battery hostile "$python" $folder/hostile_battery.py --log $logs/hostile_battery.txt
+  battery tokenizer "$python" $folder/tokenizer_battery.py --probe "$LORA_TRAIN_BIN/tokenizer-probe" --log $logs/tokenizer_battery.txt
+  battery quantisation "$python" $folder/quantisation_battery.py --probe "$LORA_TRAIN_BIN/quantization-probe" --log $logs/quantisation_battery.txt
+  battery templates "$python" scripts/checks/check_chat_templates.py
+  return "$any_failed"
 }
 
 # Runs every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more
@@ -242,14 +260,32 @@ run_stages() { # names
   set +m
 }
 
+print_times() { # seconds of all
+  local name seconds
+  printf '\n== slowest tests\n'
+  python3 scripts/add_up_tests.py --slowest 20 "$results"
+  printf '\n== times (two stages at a time)\n'
+  for name in ${stages//,/ }; do
+    [ -e "$results/$name.time" ] || continue
+    read -r seconds _ <"$results/$name.time"
+    printf '%-12s %5d s, %5s s of CPU\n' "$name" "$seconds" "$(cpu_seconds "$name")"
+  done
+  printf '%-12s %5d s\n' all "$1"
+}
+
 main() {
   local name started=$SECONDS
+  if [ $# -eq 0 ] && packaging_is_due; then
+    printf 'cmake/, packaging/ or scripts/ is not as in %s: testing %s too\n' "$packaging_record" "$packaging"
+    stages+=",$packaging"
+  fi
   while [ $# -gt 0 ]; do
     case "$1" in
+      --all) stages+=",$second_tier" ;;
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
-      -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". Expected --quick and --only STAGE,STAGE" ;;
+      -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      *) die "unknown argument \"$1\". Expected --all, --quick and --only STAGE,STAGE" ;;
     esac
     shift
   done
@@ -257,17 +293,16 @@ main() {
     declare -F "stage_$name" >/dev/null || die "no stage \"$name\""
   done
   rm -rf "$results" && mkdir -p "$results"
-  local seconds status failed=()
+  local status failed=()
   # shellcheck disable=SC2086
   run_stages ${stages//,/ }
-  printf '\n== times (two stages at a time)\n'
   for name in ${stages//,/ }; do
-    [ -e "$results/$name.time" ] || continue
-    read -r seconds status <"$results/$name.time"
-    printf '%-12s %5d s, %5s s of CPU\n' "$name" "$seconds" "$(cpu_seconds "$name")"
+    status=0
+    [ ! -e "$results/$name.time" ] || read -r _ status <"$results/$name.time"
     [ "$status" -eq 0 ] || failed+=("$name")
   done
-  printf '%-12s %5d s\n' all $((SECONDS - started))
+  print_times $((SECONDS - started)) | tee "$results/times.txt"
+  case ",$stages," in *",$packaging,"*) [ ${#failed[@]} -gt 0 ] || record_packaging ;; esac
   python3 scripts/add_up_tests.py "$results" ${failed[@]+"${failed[@]}"}
 }
 

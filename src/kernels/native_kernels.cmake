@@ -17,6 +17,7 @@ if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
   target_compile_definitions(lt_native_kernels_on_cpu PRIVATE LORA_TRAIN_ON_CPU)
   target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here} ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(lt_native_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
+  set_target_properties(lt_native_kernels_on_cpu PROPERTIES EXCLUDE_FROM_ALL ON)  # its tests may not be built
   if(LORA_TRAIN_SANITIZE)
     target_compile_options(lt_native_kernels_on_cpu PRIVATE -O1)  # at -O0, a fibre's frames confuse AddressSanitizer
   endif()

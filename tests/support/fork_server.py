@@ -5,6 +5,7 @@ import array
 import atexit
 import functools
 import os
+import select
 import signal
 import socket
 import struct
@@ -39,16 +40,13 @@ class Server:
     def run(self, command, environment, cwd, data, timeout, cpu_seconds):
         strings = [*command, *(f"{name}={value}" for name, value in environment.items())]
         payload = b"".join(os.fsencode(string) + b"\0" for string in strings)
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            stdin.write(data)
-            stdin.seek(0)
-            folder = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
-            try:
-                descriptors = array.array("i", [stdin.fileno(), stdout.fileno(), stderr.fileno(), folder])
-                self.socket.sendmsg([struct.pack("III", len(payload), len(command), cpu_seconds)],
-                                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-            finally:
-                os.close(folder)
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            ours = [pipe_with(data), os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)]
+            descriptors = array.array("i", [ours[0], stdout.fileno(), stderr.fileno(), ours[1]])
+            self.socket.sendmsg([struct.pack("III", len(payload), len(command), cpu_seconds)],
+                                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            for descriptor in ours:
+                os.close(descriptor)
             self.socket.sendall(payload)
             status = self.wait(command, timeout)
             stdout.seek(0), stderr.seek(0)
@@ -71,6 +69,15 @@ class Server:
         answer = self.socket.recv(4, socket.MSG_WAITALL)
         assert len(answer) == 4, f"the fork server ended with {self.process.wait()}"
         return struct.unpack("i", answer)[0]
+
+
+def pipe_with(data):
+    """The end to read of a pipe that holds all of the data."""
+    assert len(data) <= select.PIPE_BUF * 16, "more than a pipe holds"
+    to_read, to_write = os.pipe()
+    with os.fdopen(to_write, "wb") as pipe:
+        pipe.write(data)
+    return to_read
 
 
 def library_beside(program):
