@@ -34,7 +34,7 @@ trap 'rm -rf "$program"' EXIT
 cp -r build/ci/bin/. "$program"
 export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE="$percent" OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1
 
-python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
+python_part() { .deps/venv/bin/python -m pytest -q -p no:cacheprovider "tests/integration/$1"; }
 
 part_checkpoint() { "$program/run_folder_test" --gtest_filter='Durability.*' --gtest_brief=1; }
 part_kill() { python_part train/test_kill.py; }

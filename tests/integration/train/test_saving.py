@@ -40,7 +40,7 @@ def test_training_goes_on_while_saves_fail(tmp_path, small_disk):
     assert run.outcome(output_dir) == run.expected
 
 
-def test_too_many_failed_saves_end_the_run_with_the_last_checkpoint_intact(tmp_path, small_disk):
+def test_too_many_failed_saves_end_the_run_with_the_last_checkpoint_intact(tmp_path, small_disk, record_property):
     run = LongRun(tmp_path)
     run.learn_what_to_expect()
     whole = tmp_path / "whole"
@@ -60,8 +60,8 @@ def test_too_many_failed_saves_end_the_run_with_the_last_checkpoint_intact(tmp_p
             assert "No space left on device" in stderr, stderr
         small_disk(64 << 20)
         run.finish(output_dir, f"after a disk of {i} / {sizes - 1} of 120% of the need")
-    print(f"\ndurability: {sizes} runs on disks of 0 to 120% of the need: {ends[5]} ended with exit code 5, {ends[0]} did not; "
-          "all went on to the same bits when there was room")
+    record_property("shown", f"durability: {sizes} runs on disks of 0 to 120% of the need: {ends[5]} ended with exit code 5, {ends[0]} did not; "
+                    "all went on to the same bits when there was room")
     assert ends[0] and ends[5]
 
 

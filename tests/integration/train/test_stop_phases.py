@@ -112,7 +112,7 @@ def handles_signals(process):
 
 
 @pytest.mark.parametrize("phase", PHASES if PERCENT else IN_CI, ids=lambda phase: phase.__name__)
-def test_stop_inside_a_block(setup, phase):
+def test_stop_inside_a_block(setup, phase, record_property):
     profile = setup.write_profile(**{"max_seq_len": 64, **phase(setup)})
     process = subprocess.Popen([str(BINARY), "train", "--profile", str(profile), "overlength=drop", "max_drop_fraction=1"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -125,7 +125,7 @@ def test_stop_inside_a_block(setup, phase):
         stderr = process.communicate(timeout=LIMIT_S)[1]
     finally:
         process.kill()
-    print(f"\ndurability: {phase.__name__}: {time.monotonic() - start:.2f} s from the signal to the end")
+    record_property("shown", f"durability: {phase.__name__}: {time.monotonic() - start:.2f} s from the signal to the end")
     assert process.returncode == STOPPED, stderr[-2000:]
     assert setup.summary()["status"] == "stopped"
     assert not setup.events("train"), "the signal came after the block"
