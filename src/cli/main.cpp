@@ -2,8 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -59,7 +57,5 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // neither must a file at its limit (ulimit -f): EFBIG
   std::signal(SIGBUS, end_at_failed_read);
   abort_with_name = std::set_terminate(end_at_uncaught);
-  const int code = lora_train::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
-  std::fflush(nullptr);
-  std::_Exit(code);  // not through the destructors of LibTorch's statics
+  return lora_train::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -1,6 +1,6 @@
 // Preloaded into a program of ours (tests/support/fork_server.py): its main() runs once for each request, every time in
 // a process forked from one that has loaded its libraries. Loading LibTorch takes longer than most tests compute. From
-// main() on, nothing differs from a program that was started.
+// main() on, nothing differs from a program that was started; static destructors do not run.
 //
 // FORK_SERVER=SOCKET[:LIBRARY...]: a connected Unix stream socket, and libraries to load before the first fork.
 // A request is a Header with the descriptors of stdin, stdout, stderr and the working directory, then its strings, each
@@ -100,7 +100,9 @@ void become_request(const Header& header, const Descriptors& descriptors) {
   arguments.push_back(nullptr);
   environment.push_back(nullptr);
   ::environ = environment.data();
-  std::exit(real_main(static_cast<int>(header.num_arguments), arguments.data(), environment.data()));
+  const int code = real_main(static_cast<int>(header.num_arguments), arguments.data(), environment.data());
+  std::fflush(nullptr);
+  std::_Exit(code);  // LibTorch's destructors would copy its pages
 }
 
 // A forked process has only the thread that forked: a lock that another thread held would stay locked.
