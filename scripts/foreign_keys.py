@@ -3,10 +3,10 @@
 
     pip download --no-deps -d WHEELS axolotl==0.19.0 llamafactory==0.9.5 trl==1.16.0 transformers==4.57.6
     pip download --no-deps -d WHEELS transformers==5.6.0
-    scripts/foreign_keys.py WHEELS            # writes tests/unit/convert/foreign_keys/*.txt
+    scripts/foreign_keys.py WHEELS            # writes tests/unit/convert/foreign_keys/*.yaml
     scripts/foreign_keys.py WHEELS --check    # exits with 1 where they differ
 
-A line is `key` or `key: default`; a default that is no constant is left out. Only names and constants are read, from the syntax
+An entry is `key` or `key: default`; a default that is no constant is left out. Only names and constants are read, from the syntax
 tree; nothing is imported. What lora-train convert knows of each key is in src/convert/keys, and convert_test compares.
 """
 
@@ -101,7 +101,18 @@ def list_of(tool, wheels):
                 assert name in classes, f"{wheel.name} has no class {name}"
                 keys.update(keys_of(classes, name))
     defaults = {key: None if node is None else constant(node) for key, node in keys.items()}
-    return "".join(key + (f": {defaults[key]}" if defaults[key] is not None else "") + "\n" for key in sorted(defaults))
+    return [key + (f": {defaults[key]}" if defaults[key] is not None else "") for key in sorted(defaults)]
+
+
+def map_of(entries):
+    """A YAML map with a new line at each first letter, so that a new key moves few others."""
+    lines = []
+    for entry in entries:
+        if lines and entry[0] == lines[-1][2] and len(lines[-1]) + len(entry) < 148:
+            lines[-1] += f" {entry},"
+        else:
+            lines.append(f"  {entry},")
+    return "\n".join(["{", *lines, "}"]) + "\n"
 
 
 def version(wheel):
@@ -117,13 +128,14 @@ def main():
     LISTS.mkdir(exist_ok=True)
     differ = False
     for tool in TOOLS:
-        text, file = list_of(tool, wheels), LISTS / f"{tool}.txt"
+        entries, file = list_of(tool, wheels), LISTS / f"{tool}.yaml"
+        text = map_of(entries)
         if not arguments.check:
             file.write_text(text)
         elif file.read_text() != text:
             differ = True
             print(f"{file}: not what the wheels say", file=sys.stderr)
-        print(f"{tool}: {len(text.splitlines())} keys")
+        print(f"{tool}: {len(entries)} keys")
     return 1 if differ else 0
 
 

@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/value/value.h"
 #include "tool_keys.h"
 #include "unit/config/profile_text.h"
 
@@ -46,13 +47,11 @@ bool has_note(const Conversion& conversion, const std::string& start) {
 /// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as
 /// scripts/foreign_keys.py wrote them.
 std::vector<std::pair<std::string, std::string>> schema(ForeignTool tool) {
-  const std::string name = names_of(tool).at(static_cast<std::size_t>(tool));
-  std::ifstream file("tests/unit/convert/foreign_keys/" + name + ".txt");
+  const std::string file =
+      "tests/unit/convert/foreign_keys/" + names_of(tool).at(static_cast<std::size_t>(tool)) + ".yaml";
   std::vector<std::pair<std::string, std::string>> keys;
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    keys.emplace_back(line.substr(0, colon), colon == std::string::npos ? "" : line.substr(colon + 2));
-  }
+  for (const auto& [key, value] : parse_yaml(read_file(file), {file, 0}).members)
+    keys.emplace_back(key, value.quoted ? "\"" + value.text + "\"" : value.text);
   return keys;
 }
 
