@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"
 #include "tool_keys.h"
 #include "unit/config/profile_text.h"
@@ -40,10 +41,6 @@ std::map<std::string, std::string> by_key(const std::vector<ConvertedKey>& keys)
   return map;
 }
 
-bool has_note(const Conversion& conversion, const std::string& start) {
-  return std::ranges::any_of(conversion.notes, [&](const std::string& note) { return note.starts_with(start); });
-}
-
 /// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as
 /// scripts/foreign_keys.py wrote them.
 std::vector<std::pair<std::string, std::string>> schema(ForeignTool tool) {
@@ -70,6 +67,8 @@ TEST(Convert, NamesTheToolOfAKey) {
   EXPECT_EQ(tool_of_key("lora_target_linear"), "Axolotl");
   EXPECT_EQ(tool_of_key("cutoff_len"), "LLaMA-Factory");
   EXPECT_EQ(tool_of_key("assistant_only_loss"), "TRL");
+  EXPECT_EQ(tool_of_key("dataset_train_split"), "TRL");
+  for (const char* key : {"wandb_project", "neftune_noise_alpha"}) EXPECT_EQ(tool_of_key(key), "Axolotl");
   EXPECT_EQ(tool_of_key("surprising"), "");
 }
 
@@ -130,136 +129,114 @@ TEST(Convert, RecognisesTheToolByItsOwnKeys) {
   }
 }
 
+/// Why a file is not converted; empty: it is.
+std::string refusal(const Converted& files, const std::string& text, std::optional<ForeignTool> tool = std::nullopt,
+                    const std::string& name = "source.yaml") {
+  try {
+    convert_profile(files.write(name, text), tool);
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.where(), (files.folder() / name).string());
+    return error.message();
+  }
+  return {};
+}
+
 TEST(Convert, AsksWhichToolWhereTheKeysDoNotTell) {
   const Converted files;
-  const auto error = [&](const std::string& text) {
-    try {
-      files.of(text);
-    } catch (const ConfigError& problem) {
-      return std::string(problem.what());
+  const std::string question = " Which tool is it from? Pass --from axolotl, --from llamafactory or --from trl.";
+  EXPECT_EQ(refusal(files, "learning_rate: 1e-4\n"), "no key of this file belongs to only one tool." + question);
+  EXPECT_EQ(refusal(files, "use_peft: true\nlora_rank: 8\n"),
+            "has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)." + question);
+}
+
+TEST(Convert, DoesNotConvertAProfileAgain) {
+  const Converted files;
+  const std::string converted = files.of(kBase.at(ForeignTool::kAxolotl)).yaml;
+  for (const std::string text : {"model: m\ndatasets: [{path: d}]\n", "model: m\nlora_r: 8\nwandb_project: p\n",
+                                 "extends: base.yaml\nlora_r: 8\n", converted.c_str()}) {
+    for (const auto tool : {std::optional<ForeignTool>(), std::optional(ForeignTool::kAxolotl)}) {
+      EXPECT_EQ(refusal(files, text, tool), "is already a lora-train profile. To look at it: lora-train check " +
+                                                (files.folder() / "source.yaml").string() + ".");
     }
-    return std::string();
-  };
-  EXPECT_NE(error("learning_rate: 1e-4\n").find("--from axolotl, --from llamafactory or --from trl"),
-            std::string::npos);
-  EXPECT_NE(error("use_peft: true\nlora_rank: 8\n")
-                .find("has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)"),
-            std::string::npos);
-  EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is already a lora-train profile"), std::string::npos);
-  EXPECT_NE(error("- 1\n").find("is not a configuration file"), std::string::npos);
-}
-
-TEST(Convert, SaysWhereTheAdapterWouldBeAnother) {
-  const Converted files;
-  const auto refused = [&](const std::string& more) {
-    return by_key(files.of(kBase.at(ForeignTool::kAxolotl) + more, ForeignTool::kAxolotl).refused);
-  };
-  EXPECT_TRUE(refused("neftune_noise_alpha: 5\n").contains("neftune_noise_alpha"));
-  EXPECT_TRUE(refused("rl: dpo\n").contains("rl"));
-  EXPECT_TRUE(refused("optimizer: lion_8bit\n").contains("optimizer"));
-  EXPECT_TRUE(refused("lora_r: many\n").at("lora_r").find("expected an integer") != std::string::npos);
-  EXPECT_TRUE(refused("neftune_noise_alpha: 0\nrl:\npeft_use_dora: false\n").empty());
-}
-
-TEST(Convert, WritesDefaultsThatAreNotOurs) {
-  const Converted files;
-  const auto value = [&](ForeignTool tool, const std::string& more, const std::string& key) {
-    const Conversion conversion = files.of(kBase.at(tool) + more, tool);
-    for (const auto& entry : conversion.defaults) {
-      if (entry.key == key) return entry.value;
-    }
-    return std::string();
-  };
-  EXPECT_EQ(value(ForeignTool::kLlamaFactory, "lora_rank: 24\n", "lora_alpha"), "48");
-  EXPECT_EQ(value(ForeignTool::kLlamaFactory, "lora_rank: 24\nlora_alpha: 24\n", "lora_alpha"), "");
-  EXPECT_EQ(value(ForeignTool::kLlamaFactory, "", "learning_rate"), "5.0e-5");
-  EXPECT_EQ(value(ForeignTool::kTrl, "", "learning_rate"), "2.0e-5");
-  EXPECT_EQ(value(ForeignTool::kTrl, "", "lora_target_modules"), "[q_proj, v_proj]");
-  EXPECT_EQ(value(ForeignTool::kTrl, "load_in_4bit: true\n", "double_quant"), "false");
-  EXPECT_EQ(value(ForeignTool::kAxolotl, "", "max_seq_len"), "512");
-  EXPECT_EQ(value(ForeignTool::kAxolotl, "", "num_epochs"), "1");
-  EXPECT_EQ(value(ForeignTool::kAxolotl, "", "packing"), "false");
-  EXPECT_EQ(value(ForeignTool::kAxolotl, "max_steps: 5\n", "num_epochs"), "");
-}
-
-TEST(Convert, ReadsWarmUpAsStepsOrAsAShare) {
-  const Converted files;
-  const auto renamed = [&](const std::string& more) {
-    const Conversion conversion = files.of(kBase.at(ForeignTool::kTrl) + more, ForeignTool::kTrl);
-    auto all = by_key(conversion.renamed);
-    all.merge(by_key(conversion.kept));
-    return all;
-  };
-  EXPECT_EQ(renamed("warmup_steps: 0.1\n").at("warmup_steps"), "warmup_ratio: 0.1");
-  EXPECT_EQ(renamed("warmup_steps: 10\n").at("warmup_steps"), "10");
-  EXPECT_EQ(renamed("warmup_ratio: 0.2\nwarmup_steps: 0\n").at("warmup_ratio"), "0.2");
-}
-
-// Trainer reads null as a value: no limit.
-TEST(Convert, ANullThatMeansSomethingIsNoSilence) {
-  const Converted files;
-  const auto profile = [&](const std::string& more) {
-    return files.load(files.of(kBase.at(ForeignTool::kTrl) + more).yaml).profile;
-  };
-  EXPECT_EQ(profile("max_grad_norm: null\n").optimizer.max_grad_norm, 0);
-  EXPECT_EQ(profile("").optimizer.max_grad_norm, 1);
-  EXPECT_EQ(profile("max_length: null\n").data.max_seq_len, std::nullopt);
-  EXPECT_EQ(profile("").data.max_seq_len, 1024);
-}
-
-TEST(Convert, ADeepSpeedFileIsRefusedWhereItDecidesAboutTheTraining) {
-  const Converted files;
-  files.write(
-      "plain.json",
-      "{\"zero_optimization\": {\"stage\": 3}, \"gradient_clipping\": \"auto\", \"fp16\": {\"enabled\": false}}");
-  files.write("clips.json", "{\"gradient_clipping\": 0.5}");
-  for (const ForeignTool tool : kTools) {
-    const auto conversion = [&](const std::string& value) {
-      return files.of(kBase.at(tool) + "deepspeed: " + value + "\n", tool);
-    };
-    EXPECT_TRUE(by_key(conversion("plain.json").dropped).contains("deepspeed"));
-    EXPECT_FALSE(has_note(conversion("plain.json"), "deepspeed: was not found"));
-    EXPECT_NE(by_key(conversion("clips.json").refused).at("deepspeed").find("gradient_clipping"), std::string::npos);
-    EXPECT_NE(by_key(conversion("{optimizer: {type: Lion}}").refused).at("deepspeed").find("optimizer"),
-              std::string::npos);
-    EXPECT_TRUE(has_note(conversion("missing.json"), "deepspeed: was not found"));
   }
 }
 
-TEST(Convert, AnAdapterToStartFromBringsItsShape) {
+TEST(Convert, PointsScriptsToTheTable) {
   const Converted files;
-  const Conversion conversion = files.of("finetuning_type: lora\nlora_rank: 8\nadapter_name_or_path: saves/first\n");
-  EXPECT_EQ(by_key(conversion.renamed).at("adapter_name_or_path"), "init_adapter: saves/first");
-  EXPECT_TRUE(by_key(conversion.dropped).contains("lora_rank"));
-  EXPECT_FALSE(files.load(conversion.yaml).profile.is_given("lora_r"));
+  EXPECT_EQ(refusal(files, "- 1\n"), "is not a configuration file: expected keys and values.");
+  EXPECT_EQ(refusal(files, "from trl import SFTTrainer\n", std::nullopt, "train.py"),
+            "is a Python script, and only configuration files can be converted. Write a profile with the table \"From "
+            "a Python script\" in docs/convert.md.");
+  EXPECT_EQ(refusal(files, "model: m\nr: 8\ntarget_modules: [q_proj]\ntrain_dataset: d.jsonl\nnum_train_epochs: 1\n"),
+            "is a script's own configuration (r, target_modules, train_dataset), and each script names its keys as it "
+            "likes. Write a profile with the table \"From a Python script\" in docs/convert.md.");
 }
 
-TEST(Convert, WhatContradictsItselfDoesNotReachTheProfile) {
+TEST(Convert, NamesTheCommandsForAFileThatTrainsNothing) {
   const Converted files;
-  const Conversion full = files.of("base_model: m\nload_in_4bit: true\n");
-  EXPECT_TRUE(by_key(full.refused).contains("load_in_4bit"));
-  const Conversion bits = files.of("finetuning_type: full\nquantization_bit: 4\n");
-  EXPECT_TRUE(by_key(bits.refused).contains("quantization_bit"));
-  const Conversion patience =
-      files.of(kBase.at(ForeignTool::kAxolotl) + "val_set_size: 0.1\nearly_stopping_patience: 2\n");
-  EXPECT_TRUE(by_key(patience.dropped).contains("early_stopping_patience"));
-  EXPECT_TRUE(by_key(files.of("finetuning_type: lora\nval_size: 0.1\neval_dataset: d\n").refused).contains("val_size"));
-  for (const Conversion* conversion : {&full, &bits, &patience}) EXPECT_EQ(files.error(conversion->yaml), "");
+  const std::string model = "model_name_or_path: m\ntemplate: qwen\n", adapter = "adapter_name_or_path: saves/x\n";
+  const std::string merge = "lora-train merge --model ";
+  const std::map<std::string, std::string> cases = {
+      {model + adapter + "infer_backend: huggingface\n", merge + "m --adapter saves/x --output-dir MERGED"},
+      {model + "infer_backend: huggingface\n", merge + "m --adapter ADAPTER --output-dir MERGED"},
+      {model + adapter + "stage: sft\ndo_predict: true\neval_dataset: d\noutput_dir: out\n",
+       merge + "m --adapter saves/x --output-dir out-merged"},
+      {model + adapter + "finetuning_type: lora\nexport_dir: out\n", merge + "m --adapter saves/x --output-dir out"},
+      {model + "export_dir: out\nadapter_name_or_path: a, b\n",
+       merge + "m --adapter a --output-dir out-1 && " + merge + "out-1 --adapter b --output-dir out"},
+      {model + "export_dir: out\nadapter_name_or_path: [a, b]\n",
+       merge + "m --adapter a --output-dir out-1 && " + merge + "out-1 --adapter b --output-dir out"}};
+  for (const auto& [text, line] : cases) {
+    EXPECT_EQ(
+        refusal(files, text, ForeignTool::kLlamaFactory),
+        "trains nothing. To answer, use lora-train chat, generate or eval with --model and --adapter; to merge: " +
+            line + ".");
+    EXPECT_EQ(merge_line(files.folder() / "source.yaml"), line);
+  }
+  EXPECT_EQ(merge_line(files.write("profile.yaml", "model: m\noutput_dir: run\n")),
+            merge + "m --adapter run --output-dir run-merged");
+  EXPECT_EQ(merge_line("missing.yaml"), merge + "MODEL --adapter ADAPTER --output-dir MERGED");
 }
 
-TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {
+TEST(Convert, SetsKeysOfTheSourceBeforeAndOfTheProfileAfterwards) {
   const Converted files;
-  files.write("data/dataset_info.json", "{\"d\": {\"file_name\": \"d.jsonl\"}}");
-  files.write("data/d.jsonl",
-              "{\"instruction\": \"a\", \"output\": \"b\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
-  const auto conversion = [&](const std::string& more) {
-    return files.of("finetuning_type: lora\ndataset: d\ndataset_dir: data\n" + more);
-  };
-  EXPECT_TRUE(by_key(conversion("max_samples: 2\n").dropped).contains("max_samples"));
-  const Conversion cut = conversion("max_samples: 1\n");
-  EXPECT_TRUE(by_key(cut.renamed).contains("max_samples"));
-  EXPECT_NE(cut.yaml.find("max_samples: 1"), std::string::npos) << cut.yaml;
-  EXPECT_NE(by_key(conversion("eval_dataset: f\n").refused).at("eval_dataset").find("f is not in"), std::string::npos);
+  const std::string source =
+      files.write("source.yaml", kBase.at(ForeignTool::kAxolotl) + "gradient_accumulation_steps: 4\nlora_r: 8\n");
+  const auto convert = [&](const ConvertOptions& options) { return convert_profile(source, std::nullopt, options); };
+  const Conversion before = convert({.overrides = {parse_override("learning_rate=0.5"), parse_override("surprising=1"),
+                                                   parse_override("datasets[0].path=e.jsonl")}});
+  EXPECT_EQ(by_key(before.kept).at("learning_rate"), "0.5");
+  EXPECT_TRUE(by_key(before.refused).contains("surprising"));
+  EXPECT_NE(before.yaml.find("path: e.jsonl"), std::string::npos) << before.yaml;
+  const Conversion after = convert({.settings = {parse_override("lora_r=4", "--lora-r"),
+                                                 parse_override("global_batch_size=8", "--global-batch-size"),
+                                                 parse_override("sequence_len=64", "--sequence-len")}});
+  const Profile profile = files.load(after.yaml).profile;
+  EXPECT_EQ(profile.data.max_seq_len, 64);
+  EXPECT_NE(after.yaml.find("global_batch_size: 8"), std::string::npos) << after.yaml;
+  EXPECT_EQ(after.yaml.find("gradient_accumulation_steps"), std::string::npos) << after.yaml;
+  EXPECT_EQ(by_key(after.renamed).at("lora_r"), "lora_r: 4   (--lora-r)");
+  try {
+    convert({.settings = {parse_override("lora_r=x", "--lora-r")}});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("--lora-r: got \"x\""), std::string::npos) << error.what();
+  }
+}
+
+TEST(Convert, KnowsAConvertedFileAndWhatItWasMadeFrom) {
+  const Converted files;
+  const std::string name = "other (1).yml";
+  const std::string written = convert_profile(files.write(name, kBase.at(ForeignTool::kTrl)), std::nullopt).yaml;
+  EXPECT_EQ(kind_of_converted(written), ConvertedFile::kUnedited);
+  std::string other_hash = written;
+  other_hash.replace(other_hash.find("# Hash"), 6, "# hash");
+  for (const auto& edited : {written + "seed: 7\n", other_hash, written.substr(0, written.find('\n'))}) {
+    EXPECT_EQ(kind_of_converted(edited), ConvertedFile::kEdited) << edited;
+    EXPECT_EQ(source_of_converted(edited), name);
+  }
+  EXPECT_EQ(kind_of_converted("model: mine\n"), ConvertedFile::kForeign);
+  EXPECT_EQ(source_of_converted("model: mine\n"), "");
 }
 
 }  // namespace
