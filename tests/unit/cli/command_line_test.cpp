@@ -139,6 +139,13 @@ TEST(ProfileFlags, AKeyOfAnotherToolIsNoFlag) {
     EXPECT_EQ(error.where(), "--deepspeed");
     EXPECT_NE(error.message().find("is a key of Axolotl: run `lora-train convert FILE`."), std::string::npos);
   }
+  try {
+    parser.parse({"--lora-mlp-kernl", "5"});  // nor is one proposed
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(error.message().starts_with("unknown flag.")) << error.message();
+    EXPECT_EQ(error.message().find("lora-mlp-kernel"), std::string::npos) << error.message();
+  }
 }
 
 TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {

@@ -138,6 +138,7 @@ TEST_F(DatasetSplits, ALocalFolderHasThemToo) {
   const std::string folder = snapshot().string();
   EXPECT_EQ(files("test", "", DatasetUse::kTraining, folder), (Names{"test.jsonl"}));
   EXPECT_TRUE(has(refusal("", "", DatasetUse::kTraining, folder), "several splits: test.jsonl"));
+  EXPECT_TRUE(has(refusal("", "", DatasetUse::kTraining, folder), "[{path: " + folder + ", split: train}]"));
   EXPECT_TRUE(has(refusal("train", "", DatasetUse::kTraining, folder + "/train.jsonl"), "cannot have `split`"));
 }
 

@@ -88,6 +88,24 @@ TEST(DetectLayout, UnknownKeysListTheLayouts) {
   }
 }
 
+TEST(DetectLayout, PairsOfAnswersNameTheLineForTheChosenOnes) {
+  for (const auto& [example, line] :
+       {std::pair{R"({"prompt": "q", "chosen": "a", "rejected": "b"})", "field_map: {completion: chosen}."},
+        {R"({"chosen": [], "rejected": []})", "field_map: {messages: chosen}, where chosen is a whole chat."}}) {
+    try {
+      detect_layout(json(example), {});
+      FAIL() << "accepted";
+    } catch (const DataError& error) {
+      EXPECT_TRUE(error.message().ends_with("preference training is not supported. To train on the chosen answers: " +
+                                            std::string(line)))
+          << error.message();
+    }
+  }
+  const FieldMap map = {{"completion", "chosen"}};
+  EXPECT_EQ(detect_layout(json(R"({"prompt": "q", "chosen": "a", "rejected": "b"})"), map).type,
+            DatasetType::kPromptCompletion);
+}
+
 TEST(FieldMapping, UnknownNameIsRefusedWithTheNearest) {
   EXPECT_NO_THROW(check_field_map({{"prompt", "q"}}));
   try {

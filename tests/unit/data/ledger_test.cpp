@@ -66,6 +66,24 @@ TEST(Ledger, FailsAboveTheDropFractionOnly) {
   }
 }
 
+TEST(Ledger, ProposesLongerRowsOnlyIfExamplesAreTooLong) {
+  const auto advice = [](LedgerReason reason, const std::string& message) {
+    Ledger ledger;
+    ledger.total = 4;
+    ledger.add(reason, "a:1", message);
+    try {
+      ledger.check_drop_fraction(0.1, "training data");
+    } catch (const DataError& error) {
+      return error.message().substr(error.message().rfind('\n') + 1);
+    }
+    return std::string("accepted");
+  };
+  const std::string longer = "Fix the examples, raise max_seq_len, or raise max_drop_fraction (0 to 1).";
+  EXPECT_EQ(advice(LedgerReason::kOverlength, ""), longer);
+  EXPECT_EQ(advice(LedgerReason::kFullyMasked, "after its tail was cut at max_seq_len"), longer);
+  EXPECT_EQ(advice(LedgerReason::kBadRow, "NaN"), "Fix the examples, or raise max_drop_fraction (0 to 1).");
+}
+
 TEST(Ledger, EmptyPasses) { EXPECT_NO_THROW(Ledger().check_drop_fraction(0, "x")); }
 
 }  // namespace
