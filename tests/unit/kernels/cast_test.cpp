@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "lora_train/base/error.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
@@ -43,7 +45,8 @@ TEST_P(Cast, ManyCopiesTakeTheNewValuesOfTheirSources) {
   const auto place = GetParam();
   std::vector<at::Tensor> from, to;
   ScaledCopies copies;
-  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{300, 16}, {16, 300}, {7, 1}, {40, 15}}) {
+  for (const auto& [rows, width] :
+       std::vector<std::pair<int64_t, int64_t>>{{300, 16}, {16, 300}, {7, 1}, {40, 15}, {700, 64}}) {
     from.push_back(uniform({rows, width}, static_cast<unsigned>(rows)).to(place.device));
     to.push_back(place.empty({rows, width}));
     copies.add(from.back(), 0.25 * static_cast<double>(from.size()), to.back());
@@ -56,6 +59,17 @@ TEST_P(Cast, ManyCopiesTakeTheNewValuesOfTheirSources) {
       EXPECT_TRUE(gaps_are_untouched(to[i]));
       from[i].mul_(-3);
     }
+  }
+}
+
+TEST_P(Cast, CarriesInfinityAndNaN) {
+  const auto place = GetParam();
+  for (const int64_t width : {8, 7}) {
+    auto from = at::ones({1, width}, at::device(place.device)), to = place.empty({1, width});
+    from[0][2] = HUGE_VAL;
+    from[0][5] = std::nan("");
+    scaled_copy(from, 0.7, to);
+    EXPECT_TRUE(at::allclose(to, (from * 0.7).to(place.dtype), 0, 0, /*equal_nan=*/true)) << to;
   }
 }
 

@@ -26,30 +26,60 @@ at::Tensor words(PhiloxKey key, at::Device device = at::kCPU) {
   return ints({static_cast<int>(key.k0), static_cast<int>(key.k1)}).to(device);
 }
 
+/// What every element draws, in [0, 1).
+at::Tensor draws(const std::vector<int>& documents, const std::vector<int>& positions, int64_t D) {
+  at::Tensor u = at::empty({std::ssize(documents), D}, at::kDouble);
+  auto* to = u.mutable_data_ptr<double>();
+  for (std::size_t n = 0; n < documents.size(); ++n) {
+    for (int64_t d = 0; d < D; ++d) {
+      const auto drawn = philox4x32({static_cast<std::uint32_t>(documents[n]), static_cast<std::uint32_t>(positions[n]),
+                                     static_cast<std::uint32_t>(d / 4), 0},
+                                    kKey);
+      *to++ = static_cast<double>(drawn[static_cast<std::size_t>(d % 4)] >> 8) * std::exp2(-24);
+    }
+  }
+  return u;
+}
+
 TEST_P(Dropout, DrawsItsMaskFromPhiloxOfDocumentPositionAndFeature) {
   const auto place = GetParam();
   const std::vector<int> documents = {0, 0, 3, 70000}, positions = {0, 1, 5, 2047};
-  for (const int64_t D : {1, 6, 67}) {
+  for (const int64_t D : {1, 6, 67, 64, 4168}) {
+    const at::Tensor u = draws(documents, positions, D);
     for (const double p : {0.0, 0.05, 0.5, 0.99}) {
+      const auto run = [&](const at::Tensor& x, at::Tensor& y) {
+        dropout_forward(x, ints(documents).to(place.device), ints(positions).to(place.device),
+                        words(kKey, place.device), p, y);
+      };
       const auto x = place.put(uniform({4, D}, 1) + 2);
-      auto y = place.empty({4, D});
-      dropout_forward(x, ints(documents).to(place.device), ints(positions).to(place.device), words(kKey, place.device),
-                      p, y);
-      for (int64_t n = 0; n < 4; ++n) {
-        for (int64_t d = 0; d < D; ++d) {
-          const auto token = static_cast<std::size_t>(n);
-          const auto drawn =
-              philox4x32({static_cast<std::uint32_t>(documents[token]), static_cast<std::uint32_t>(positions[token]),
-                          static_cast<std::uint32_t>(d / 4), 0},
-                         kKey);
-          const double u = static_cast<double>(drawn[static_cast<std::size_t>(d % 4)] >> 8) * std::exp2(-24);
-          const double expected = u >= p ? x[n][d].item<double>() / (1 - p) : 0;
-          EXPECT_NEAR(y[n][d].item<double>(), expected, tolerance(place.dtype) * std::abs(expected)) << n << " " << d;
-        }
-      }
+      auto y = place.empty({4, D}), in_place = place.put(x);
+      run(x, y);
+      EXPECT_TRUE(at::allclose(f64(y), at::where(u >= p, f64(x) / (1 - p), 0.0), tolerance(place.dtype), 0)) << D;
       EXPECT_TRUE(gaps_are_untouched(y));
+      run(in_place, in_place);
+      EXPECT_TRUE(at::equal(in_place, y)) << D;
     }
   }
+}
+
+TEST_P(Dropout, KeepsWhatDrawsTheProbability) {
+  const auto place = GetParam();
+  const double u = draws({3}, {5}, 4)[0][2].item<double>();
+  for (const bool is_above : {false, true}) {
+    auto x = at::ones({1, 4}, at::device(place.device).dtype(place.dtype));
+    dropout_forward(x, ints({3}).to(place.device), ints({5}).to(place.device), words(kKey, place.device),
+                    is_above ? u + std::exp2(-24) : u, x);
+    EXPECT_EQ(x[0][2].item<double>() == 0, is_above);
+  }
+}
+
+TEST_P(Dropout, ADroppedNaNIsZero) {
+  const auto place = GetParam();
+  const at::Tensor is_kept = draws({3}, {5}, 64) >= 0.5;
+  auto x = at::full({1, 64}, std::nan(""), at::device(place.device).dtype(place.dtype));
+  dropout_forward(x, ints({3}).to(place.device), ints({5}).to(place.device), words(kKey, place.device), 0.5, x);
+  EXPECT_TRUE(at::equal(x.isnan().cpu(), is_kept));
+  EXPECT_TRUE(at::equal(x.ne(0).cpu(), is_kept));
 }
 
 TEST_P(Dropout, KeepsTheShareItShouldAndMayWriteInPlace) {

@@ -20,8 +20,14 @@ const at::Tensor& ids() {
   return value;
 }
 
-at::Tensor order() {
-  const auto sorted = order_by_id({ids().const_data_ptr<std::int32_t>(), static_cast<std::size_t>(ids().numel())});
+/// Mostly id 4, so that its run is longer than what a thread of a GPU reads at once.
+at::Tensor many_ids(int64_t count) {
+  const auto n = at::arange(count, at::kInt);
+  return at::where(n.remainder(3) == 0, n.remainder(11), at::full({}, 4, at::kInt));
+}
+
+at::Tensor order(const at::Tensor& of = ids()) {
+  const auto sorted = order_by_id({of.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(of.numel())});
   return at::tensor(sorted, at::kInt);
 }
 
@@ -137,17 +143,21 @@ TEST_P(Embedding, BackwardScalesBothGradients) {
 
 TEST_P(Embedding, TheReferenceDoesTheSame) {
   const auto place = GetParam();
-  const auto weight = place.put(uniform({11, 37}, 1)), dout = place.put(uniform({9, 37}, 2));
-  auto rows = trainable_rows(place.device, 37), reference_rows = trainable_rows(place.device, 37);
-  auto out = place.empty({9, 37}), reference_out = place.empty({9, 37});
-  embedding_forward(ids().to(place.device), weight, rows, out);
-  embedding_forward_reference(ids().to(place.device), weight, rows, reference_out);
-  EXPECT_TRUE(at::equal(out, reference_out));
-  auto dweight = at::ones({11, 37}, place.statistic({1}).options()), reference_dweight = dweight.clone();
-  embedding_backward(ids().to(place.device), dout, &dweight, rows, order().to(place.device));
-  embedding_backward_reference(ids().to(place.device), dout, &reference_dweight, reference_rows);
-  EXPECT_CLOSE(dweight, reference_dweight, 1e-6);
-  EXPECT_CLOSE(rows.grads, reference_rows.grads, 1e-6);
+  for (const auto& [tokens, D] : std::vector<std::pair<at::Tensor, int64_t>>{
+           {ids(), 37}, {many_ids(0), 8}, {many_ids(150), 64}, {many_ids(33), 300}, {many_ids(5), 2568}}) {
+    const auto weight = place.put(uniform({11, D}, 1)), dout = place.put(uniform({tokens.numel(), D}, 2));
+    const auto on_device = tokens.to(place.device);
+    auto rows = trainable_rows(place.device, D), reference_rows = trainable_rows(place.device, D);
+    auto out = place.empty({tokens.numel(), D}), reference_out = place.empty({tokens.numel(), D});
+    embedding_forward(on_device, weight, rows, out);
+    embedding_forward_reference(on_device, weight, rows, reference_out);
+    EXPECT_TRUE(at::equal(out, reference_out)) << D;
+    auto dweight = at::ones({11, D}, place.statistic({1}).options()), reference_dweight = dweight.clone();
+    embedding_backward(on_device, dout, &dweight, rows, order(tokens).to(place.device));
+    embedding_backward_reference(on_device, dout, &reference_dweight, reference_rows);
+    EXPECT_CLOSE(dweight, reference_dweight, 1e-6) << D;
+    EXPECT_CLOSE(rows.grads, reference_rows.grads, 1e-6) << D;
+  }
 }
 
 TEST(OrderById, SortsStably) {

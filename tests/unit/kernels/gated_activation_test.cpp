@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing_support;
 
-const std::vector<std::pair<int64_t, int64_t>> kSizes = {{1, 1}, {3, 7}, {5, 33}, {65, 129}, {2, 9728}};
+const std::vector<std::pair<int64_t, int64_t>> kSizes = {{1, 1}, {3, 7}, {5, 33}, {65, 129}, {1, 4101}, {2, 9728}};
 
 constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
 

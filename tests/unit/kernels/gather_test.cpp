@@ -15,7 +15,7 @@ LORA_TRAIN_EVERY_PLACE(Gather);
 
 TEST_P(Gather, PicksRowsAndPutsThemBack) {
   const auto place = GetParam();
-  for (const int64_t D : {1, 37, 128}) {
+  for (const int64_t D : {1, 37, 128, 2568}) {
     const auto rows = at::tensor({5, 2, 1, 10}, at::kLong).to(place.device);
     const auto from = place.put(uniform({11, D}, 1));
     auto picked = place.empty({4, D}), whole = place.empty({11, D});

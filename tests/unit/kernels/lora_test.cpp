@@ -19,8 +19,12 @@ using namespace testing_support;
 struct Size {
   int64_t N, C, R;
 };
-const std::vector<Size> kSizes = {{1, 1, 1},    {3, 7, 2},   {257, 129, 8}, {100, 1000, 16},
-                                  {65, 70, 33}, {31, 5, 64}, {9, 96, 5},    {600, 100, 16}};
+// Of bf16, multiples of 48 columns go through tensor cores on CUDA: ends of chunks, warps and steps, one to four tiles of ranks,
+// more ranks than one pass takes.
+const std::vector<Size> kSizes = {{0, 48, 4},    {1, 1, 1},     {3, 7, 2},     {257, 129, 8},  {100, 1000, 16},
+                                  {65, 70, 33},  {31, 5, 64},   {9, 96, 5},    {600, 100, 16}, {130, 528, 8},
+                                  {76, 144, 48}, {33, 1056, 5}, {17, 384, 20}, {284, 48, 4},   {128, 48, 64},
+                                  {9, 48, 130},  {50, 240, 32}};
 
 class LoraProducts : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(LoraProducts);
@@ -76,6 +80,20 @@ TEST_P(LoraProducts, GradientsOfBAddScaledProductsOfTheirOutputs) {
   }
 }
 
+class LoraProductsOfNativeKernels : public LoraProducts {};
+INSTANTIATE_TEST_SUITE_P(Fp32Cores, LoraProductsOfNativeKernels,
+                         ::testing::Values(Place{at::kCUDA, at::kFloat}, Place{at::kCPU, at::kFloat, true}),
+                         place_name);
+
+TEST_P(LoraProductsOfNativeKernels, TakeTheTokensOfALongChunkTileByTile) {
+  const auto place = GetParam();
+  constexpr int64_t N = 1100, O = 8200;  // 70 tokens a chunk: more than a tile
+  const Adapters made = adapters(place, O, 1, shape_of_b);
+  const auto dy = place.put(uniform({N, O}, 1)), s = place.put(uniform({N, thin_columns(made.parts)}, 2));
+  lora_grad_b(dy, s, made.parts);
+  expect_gradients_of_b(made, dy, s, place.dtype, text(N, O, 1));
+}
+
 TEST_P(LoraProducts, GradientsOfAAddScaledProducts) {
   const auto place = GetParam();
   for (const auto& [N, D, R] : kSizes) {
@@ -114,10 +132,17 @@ struct Calls : WorkRecorder {
 
 TEST_P(LoraProducts, GradientsOfSAndBComeTogether) {
   const auto place = GetParam();
-  // Of bf16 the first three take one kernel on CUDA, the others more ranks, odd widths, outputs from no multiple of 8
-  // on.
-  for (const auto& [N, O, R] :
-       std::vector<Size>{{1, 24, 3}, {300, 72, 16}, {33, 600, 32}, {33, 72, 33}, {40, 129, 8}, {257, 20, 4}}) {
+  // Of bf16 all but the last three take one kernel on CUDA, one of them in wide blocks; those have more ranks, odd widths,
+  // outputs from no multiple of 8 on.
+  for (const auto& [N, O, R] : std::vector<Size>{{1, 24, 3},
+                                                 {15, 96, 8},
+                                                 {300, 72, 16},
+                                                 {33, 600, 32},
+                                                 {76, 72, 20},
+                                                 {33, 3072, 16},
+                                                 {33, 72, 33},
+                                                 {40, 129, 8},
+                                                 {257, 20, 4}}) {
     Adapters made = adapters(place, O, R, shape_of_b);
     if (O % 24 == 0) {  // outputs of the adapters begin at multiples of 8
       made.parts[0].out_end = O / 3;

@@ -2,11 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cast/cast.h"
+#include "quantized_weight/quantized_weight_parts.h"
 #include "quantized_weights.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
+#include "support/tolerance.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -97,15 +101,18 @@ TEST_P(Dequantize, ManyMatricesInOneRunAndAgainAfterTheirCodesChanged) {
   at::manual_seed(3);
   at::Tensor column = at::randn({301, 16}).to(at::Device(place.device));
   const at::Tensor plain = place.put(at::randn({7, 40}));
-  auto column_out = place.empty({301, 16}), plain_out = place.empty({7, 40});
+  const at::Tensor half = at::randn({70, 136}).to(at::Device(place.device), at::kBFloat16);
+  auto column_out = place.empty({301, 16}), plain_out = place.empty({7, 40}), half_out = place.empty({70, 136});
   all.add(column, 0.7, column_out);
   all.add(plain, 1.0, plain_out);
+  all.add(half, 0.7, half_out);
   for (int run = 0; run < 2; ++run) {
     all.run();
     auto want_column = place.empty({301, 16});
     scaled_copy_reference(column, 0.7, want_column);
     EXPECT_TRUE(at::equal(column_out, want_column) && gaps_are_untouched(column_out));
     EXPECT_TRUE(at::equal(plain_out, plain) && gaps_are_untouched(plain_out));
+    EXPECT_CLOSE(half_out, f64(half) * 0.7, std::max(tolerance(at::kFloat), tolerance(place.dtype)));
     column.mul_(0.5);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       auto want = place.empty(outs[i].sizes());
@@ -115,6 +122,22 @@ TEST_P(Dequantize, ManyMatricesInOneRunAndAgainAfterTheirCodesChanged) {
       auto bytes = weights[i].codes.view(at::kByte);
       bytes.copy_(bytes.bitwise_and(0x5F) + 3);
     }
+  }
+}
+
+TEST_P(Dequantize, CarriesInfinityAndNaN) {
+  const auto place = GetParam();
+  for (const int64_t D : {16, 15}) {
+    QuantizedWeight weight = random_weight({WeightCode::kFp8, false, 64, 4, 8}, 4, D);
+    weight.codes.view(at::kByte)[0][3] = 0x7F;
+    weight.codes.view(at::kByte)[0][4] = 0xFF;
+    weight.scales[0][1] = HUGE_VAL;
+    auto out = place.empty({4, D});
+    dequantize(on(place.device, weight), out);
+    const at::Tensor is_finite = out[0].isfinite().cpu();
+    EXPECT_TRUE(out[0].slice(0, 3, 5).isnan().all().item<bool>());
+    EXPECT_TRUE(is_finite.slice(0, 0, 3).all().item<bool>() && is_finite.slice(0, 5, 8).all().item<bool>());
+    EXPECT_FALSE(is_finite.slice(0, 8).any().item<bool>());
   }
 }
 
@@ -148,6 +171,26 @@ TEST(DequantizeReference, WritesHalf) {
   dequantize(weight, out);
   dequantize(weight, exact);
   EXPECT_TRUE(at::equal(out, exact.to(at::kHalf)));
+}
+
+TEST(DequantSegment, DividesPacksByRowsExactly) {
+  Bf16* const to = nullptr;
+  for (const std::int64_t per_row : {1, 2, 3, 7, 448, 449, 2368, 65535, 65536, 1000003}) {
+    WeightView weight{};
+    weight.code = WeightCode::kInt8;
+    weight.width = per_row * kDequantPack;
+    weight.num_rows = ((std::int64_t{1} << 31) - 1) / per_row;
+    const DequantSegment s = dequant_segment<Bf16>(weight, {to, weight.width}, 0);
+    ASSERT_EQ(s.num_packs, weight.num_rows * per_row);
+    const auto row_of = [&](std::int64_t pack) {
+      return static_cast<std::int64_t>(static_cast<std::uint64_t>(pack) * s.multiplier >> s.shift);
+    };
+    for (std::int64_t row = 0; row < weight.num_rows; row += 1 + row / 5) {
+      for (const std::int64_t pack : {row * per_row, row * per_row + per_row - 1})
+        ASSERT_EQ(row_of(pack), row) << per_row;
+    }
+    ASSERT_EQ(row_of(s.num_packs - 1), weight.num_rows - 1);
+  }
 }
 
 TEST(QuantizedWeight, RefusesWhatDoesNotFit) {
