@@ -90,7 +90,7 @@ PARTS = {
     "load": Part("the libraries are read and load, and a tiny model makes a step", 25, "device.py", "load", at_least=(3, 3),
                  need=dict(gigabyte=3.6, start=1, plan=2, small_product=60, second=2)),
     "cuda_kernels": Script("the native kernels at odd sizes, between guard zones (cuda_kernels_test)", 25, "unit_tests.py",
-                           arguments=("--only", "cuda_kernels_test"), needs_gpu=True, at_least=(80, 0), takes_work=False,
+                           arguments=("--only", "cuda_kernels_test"), needs_gpu=True, at_least=(20, 0), takes_work=False,
                            need=dict(start=2, test=90)),
     "doctor": Part("lora-train doctor: every native kernel against its reference", 45, "device.py", "doctor",
                    at_least=(60, 60), need=dict(start=1, plan=6, test=200, second=10)),

@@ -41,13 +41,13 @@ def test_both_programs_have_the_same_cases():
                        for program in (TESTS.with_name("native_kernels_test"), TESTS))
     launch = on_cpu.index("Launch.")
     end = next((i for i in range(launch + 1, len(on_cpu)) if not on_cpu[i].startswith("  ")), len(on_cpu))
-    assert len(on_cuda) > 60 and sorted(on_cpu[:launch] + on_cpu[end:]) == sorted(on_cuda)
+    assert len(on_cuda) > 35 and sorted(on_cpu[:launch] + on_cpu[end:]) == sorted(on_cuda)
 
 
 def test_cases_pass_without_guard_zones():
     """As compute-sanitizer runs them; a filter that leaves nothing passes nothing."""
     native = TESTS.with_name("native_kernels_test")
-    done = run(native, "--no-guards", "--gtest_brief=1", "--gtest_filter=RmsNorm*:Gather*:Cast*")
+    done = run(native, "--no-guards", "--gtest_brief=1", "--gtest_filter=RmsNorm*:Gather*:ScaledCopies*")
     assert done.returncode == 0 and "PASSED" in done.stdout, done
     assert run(native, "--gtest_filter=Nothing.*").returncode == 1
     assert run(native, "--no-zones").returncode == 2

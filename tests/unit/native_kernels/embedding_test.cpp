@@ -1,3 +1,4 @@
+// Numbers: embedding_test.cpp and gather_test.cpp of kernels_test.
 #include <algorithm>
 #include <numeric>
 
@@ -9,19 +10,9 @@ namespace {
 
 using namespace testing_support;
 
-struct Shape {
-  std::int64_t num_tokens, D, gap;
-  bool is_aligned;
-};
-
-// Odd widths, rows of several parts, one token, runs longer than what a thread reads at once, gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},    {9, 7, 1, true},    {150, 64, 8, true}, {3, 520, 0, false},
-                                    {5, 2568, 8, true}, {60, 33, 3, false}, {33, 300, 4, true}};
-
-template <class T>
-class EmbeddingCuda : public ::testing::Test {};
-using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(EmbeddingCuda, Elements);
+// Odd widths, rows of several parts, one token and none, runs longer than what a thread reads at once, gaps, misaligned rows.
+const std::vector<RowShape> kShapes = {{0, 8},       {1, 1},      {9, 7, 1},    {150, 64, 8}, {3, 520, 0, false},
+                                       {5, 2568, 8}, {60, 33, 3}, {33, 300, 4}, {4, 64, 3}};
 
 constexpr std::int64_t kVocabulary = 13;
 
@@ -31,109 +22,94 @@ std::int32_t id_of(std::int64_t n) {
   return n == 0 ? 12 : ids[(n * n + n / 5) % 8];
 }
 
-struct Tokens {
-  explicit Tokens(std::int64_t count) : ids(1, count), order(1, count) {
-    ids.fill([](auto, auto n) { return static_cast<float>(id_of(n)); });
-    std::vector<std::int32_t> sorted(static_cast<std::size_t>(count));
-    std::iota(sorted.begin(), sorted.end(), 0);
-    std::stable_sort(sorted.begin(), sorted.end(), [](auto a, auto b) { return id_of(a) < id_of(b); });
-    order.fill([&](auto, auto n) { return static_cast<float>(sorted[static_cast<std::size_t>(n)]); });
+template <class T>
+void expect_guarded_rows(const RowShape& s) {
+  const std::int64_t N = s.num_rows, D = s.width;
+  Guarded<std::int32_t> ids(1, N), order(1, N);
+  Guarded<std::int64_t> trained(1, 3);  // id 11 has no token
+  Guarded<T> weight(kVocabulary, D, s.gap, s.is_aligned), out(s), dout(s);
+  Guarded<float> values(3, D, 1, s.is_aligned), dweight(kVocabulary, D, 1, s.is_aligned), grads(3, D, 1, s.is_aligned);
+  ids.fill([](auto, auto n) { return static_cast<float>(id_of(n)); });
+  std::iota(order.data(), order.data() + N, 0);
+  std::stable_sort(order.data(), order.data() + N, [](auto a, auto b) { return id_of(a) < id_of(b); });
+  trained.fill([](auto, auto i) { return i == 2 ? 4.0F : static_cast<float>(12 - i); });
+  weight.fill_uniform(1);
+  values.fill_uniform(2);
+  dout.fill_uniform(3);
+  for (const std::int64_t num_trained : {0, 3}) {
+    const auto forward = [&] {
+      embedding_forward_cuda(ids.data(), weight.read(), trained.data(), num_trained, values.read(), 6.1F, out.rows(), N,
+                             D, nullptr);
+    };
+    expect_guarded(forward, {&out}, {&ids, &weight, &trained, &values});
   }
-  Guarded<std::int32_t> ids, order;
-};
+  const auto backward = [&] {
+    dweight.fill_uniform(4);
+    embedding_backward_cuda(ids.data(), order.data(), dout.read(), 1.5F, dweight.rows(), N, D, nullptr);
+  };
+  expect_guarded(backward, {&dweight}, {&ids, &order, &dout});
+  const auto backward_of_trained = [&] {
+    grads.fill_uniform(5);
+    trainable_rows_backward_cuda(ids.data(), order.data(), dout.read(), 2.5F, trained.data(), 3, grads.rows(), N, D,
+                                 nullptr);
+  };
+  expect_guarded(backward_of_trained, {&grads}, {&ids, &order, &dout, &trained});
+}
 
-/// Rows 4, 11 (which no token has) and 12 are trained.
-const std::vector<std::int64_t> kTrained = {12, 11, 4};
+TEST(EmbeddingCuda, StaysInItsRows) {
+  for_each_element_type([]<class T>(T) {
+    for (const RowShape& s : kShapes) expect_guarded_rows<T>(s);
+  });
+}
 
-TYPED_TEST(EmbeddingCuda, ForwardTakesAndScalesFrozenAndTrainedRows) {
-  for (const auto& [count, width, gap, is_aligned] : kShapes) {
-    const std::int64_t num_tokens = count, D = width;
-    Tokens tokens(num_tokens);
-    const KernelArray<std::int64_t> all_trained(kTrained);
-    Guarded<TypeParam> weight(kVocabulary, D, gap, is_aligned), out(num_tokens, D, gap, is_aligned);
-    Guarded<float> values(3, D, 1, is_aligned);
-    weight.fill_uniform(1);
-    values.fill_uniform(2);
-    for (const auto& [num_trained, scale] :
-         {std::pair<std::int64_t, float>{0, 1.0F}, {3, 1.0F}, {0, 6.1F}, {3, 6.1F}}) {
-      const std::int64_t trained = num_trained;
-      const float factor = scale;
-      run_in_both_orders(out, [&] {
-        embedding_forward_cuda(tokens.ids.data(), weight.read(), all_trained.data(), trained, values.read(), factor,
-                               out.rows(), num_tokens, D, nullptr);
-      });
-      for (std::int64_t n = 0; n < num_tokens; ++n) {
-        const auto slot = std::find(kTrained.begin(), kTrained.begin() + trained, id_of(n)) - kTrained.begin();
-        for (std::int64_t d = 0; d < D; ++d) {
-          const float row = slot < trained ? rounded_to<TypeParam>(values[slot][d]) : load(&weight[id_of(n)][d]);
-          ASSERT_EQ(load(&out[n][d]), rounded_to<TypeParam>(factor * row)) << n << ", " << d;
-        }
+/// Rows past the last one are not read and not written.
+std::vector<std::vector<std::int64_t>> choices(std::int64_t num_rows) {
+  std::vector<std::int64_t> some = {num_rows, 1000000}, all(static_cast<std::size_t>(num_rows));
+  std::iota(all.begin(), all.end(), 0);
+  for (std::int64_t n = num_rows - 1; n >= 0; n -= 2) some.push_back(n);
+  return {{}, some, all};
+}
+
+TEST(GatherCuda, StaysInItsRows) {
+  for_each_element_type([]<class T>(T) {
+    for (const RowShape& s : kShapes) {
+      for (const auto& rows : choices(s.num_rows)) {
+        const auto count = std::ssize(rows);
+        Guarded<T> all(s), picked(count, s.width, 8, s.is_aligned);
+        Guarded<std::int64_t> which(1, count);
+        std::copy(rows.begin(), rows.end(), which.data());
+        all.fill_uniform(1);
+        const auto gather = [&] {
+          gather_rows_cuda(all.read(), which.data(), picked.rows(), count, s.num_rows, s.width, nullptr);
+        };
+        expect_guarded(gather, {&picked}, {&all, &which});
+        const auto scatter = [&] {
+          all.fill_uniform(2);
+          scatter_rows_cuda(picked.read(), which.data(), all.rows(), count, s.num_rows, s.width, nullptr);
+        };
+        expect_guarded(scatter, {&all}, {&picked, &which});
       }
     }
-    EXPECT_TRUE(out.is_intact() && weight.is_intact() && values.is_intact());
-  }
+  });
 }
 
-/// What tokens of `id` add up to in column d.
-template <class T>
-double sum_of(Guarded<T>& dout, std::int64_t num_tokens, std::int64_t id, std::int64_t d) {
-  double sum = 0;
-  for (std::int64_t n = 0; n < num_tokens; ++n) sum += id_of(n) == id ? dout.at(n, d) : 0.0;
-  return sum;
-}
-
-TYPED_TEST(EmbeddingCuda, BackwardAddsEveryToken) {
-  for (const auto& [count, width, gap, is_aligned] : kShapes) {
-    const std::int64_t num_tokens = count, D = width;
-    Tokens tokens(num_tokens);
-    Guarded<TypeParam> dout(num_tokens, D, gap, is_aligned);
-    Guarded<float> dweight(kVocabulary, D, 1, is_aligned);
-    dout.fill_uniform(3);
-    run_in_both_orders(dweight, [&] {
-      dweight.fill([](auto id, auto) { return static_cast<float>(id); });
-      embedding_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 1.5F, dweight.rows(), num_tokens, D,
-                              nullptr);
-    });
-    const auto want = [&](auto id, auto d) { return 1.5 * sum_of(dout, num_tokens, id, d) + static_cast<double>(id); };
-    EXPECT_TRUE(is_near(dweight, kVocabulary, D, want, 1e-6)) << num_tokens << " x " << D;
-    EXPECT_TRUE(dweight.is_intact() && dout.is_intact());
-  }
-}
-
-TYPED_TEST(EmbeddingCuda, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
-  for (const auto& [count, width, gap, is_aligned] : kShapes) {
-    const std::int64_t num_tokens = count, D = width;
-    Tokens tokens(num_tokens);
-    const KernelArray<std::int64_t> trained(kTrained);
-    Guarded<TypeParam> dout(num_tokens, D, gap, is_aligned);
-    Guarded<float> grads(3, D, 1, is_aligned);
-    dout.fill_uniform(3);
-    run_in_both_orders(grads, [&] {
-      grads.fill([](auto, auto) { return 1.0F; });
-      trainable_rows_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 2.5F, trained.data(), 3,
-                                   grads.rows(), num_tokens, D, nullptr);
-    });
-    const auto want = [&](auto slot, auto d) {
-      return 2.5 * sum_of(dout, num_tokens, kTrained[static_cast<std::size_t>(slot)], d) + 1;
+TEST(TakeNextCuda, StaysInItsLists) {
+  for (const std::int64_t count : {1, 70, 3000}) {
+    Guarded<std::int64_t> rows(1, 2 * count), next(1, 1), picked_rows(1, count);
+    Guarded<std::int32_t> targets(1, 2 * count), picked_targets(1, count);
+    Guarded<float> weights(1, 2 * count), picked_weights(1, count);
+    rows.fill([](auto, auto i) { return static_cast<float>(7 * i); });
+    targets.fill([](auto, auto i) { return static_cast<float>(i); });
+    weights.fill_uniform(1);
+    const auto take = [&](const float* from, float* to) {
+      next.data()[0] = count;
+      take_next_cuda(rows.data(), targets.data(), from, next.data(), picked_rows.data(), picked_targets.data(), to,
+                     count, nullptr);
     };
-    EXPECT_TRUE(is_near(grads, 3, D, want, 1e-6)) << num_tokens << " x " << D;
-    for (std::int64_t d = 0; d < D; ++d) EXPECT_EQ(grads[1][d], 1.0F);
-    EXPECT_TRUE(grads.is_intact());
+    expect_guarded([&] { take(weights.data(), picked_weights.data()); },
+                   {&picked_rows, &picked_targets, &picked_weights, &next}, {&rows, &targets, &weights});
+    expect_guarded([&] { take(nullptr, nullptr); }, {&picked_rows, &picked_targets, &next}, {&rows, &targets});
   }
-}
-
-TYPED_TEST(EmbeddingCuda, NoTokensLeaveTheGradientsAlone) {
-  Guarded<std::int32_t> none(1, 1);
-  const KernelArray<std::int64_t> trained(kTrained);
-  Guarded<TypeParam> dout(1, 8);
-  Guarded<float> grads(3, 8);
-  grads.fill([](auto, auto) { return 2.0F; });
-  const auto* const ids = none.data();
-  embedding_backward_cuda(ids, ids, dout.read(), 1, grads.rows(), 0, 8, nullptr);
-  trainable_rows_backward_cuda(ids, ids, dout.read(), 1, trained.data(), 3, grads.rows(), 0, 8, nullptr);
-  embedding_forward_cuda(ids, dout.read(), trained.data(), 3, grads.read(), 1, dout.rows(), 0, 8, nullptr);
-  EXPECT_TRUE(is_near(
-      grads, 3, 8, [](auto, auto) { return 2.0; }, 0));
 }
 
 }  // namespace
