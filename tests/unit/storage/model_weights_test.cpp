@@ -1,8 +1,11 @@
 #include "lora_train/storage/model_weights.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lora_train/base/error.h"
+#include "support/expect_refused.h"
 #include "support/safetensors_bytes.h"
 #include "support/temporary_folder.h"
 
@@ -74,29 +77,105 @@ TEST_F(ModelWeights, RefusesIndexEntriesThatAreNotPlainFileNames) {
   const std::string index = (folder_ / "model.safetensors.index.json").string();
   for (const std::string name :
        {"../one.safetensors", "/etc/one.safetensors", "sub/one.safetensors", "..", "", "a\\\\b.safetensors",
-        "-one.safetensors", "one\\u0000.safetensors", "one\\n.safetensors", "one.bin", "one..safetensors"}) {
+        "-one.safetensors", "one\\u0000.safetensors", "one\\n.safetensors", "one.bin", "one..safetensors",
+        "..%2fone.safetensors", "config.json"}) {
     write_index(R"({"t":")" + name + "\"}");
     expect_refused("weight_map names", "index.json: t");
   }
+  for (const auto& [name, reason] : {std::pair("../one", "holds a path separator"),
+                                     {"one\\u0000", "holds a control character"},
+                                     {"-one", "starts with a dash"},
+                                     {"..%2fone", "holds \"..\""},
+                                     {"", "is empty"}}) {
+    write_index(R"({"t":")" + std::string(name) + (*name == '\0' ? "" : ".safetensors") + "\"}");
+    expect_refused(reason, "index.json: t");
+  }
+  write_index(R"({"t":"config.json"})");
+  expect_refused("a .safetensors file was expected", "index.json: t");
 }
 
 TEST_F(ModelWeights, RefusesAnIndexThatIsNotOne) {
+  struct Case {
+    std::string text;
+    const char *place, *message;
+  };
+  const std::string good = R"({"weight_map":{"a":"x.safetensors"}})";
+  const Case cases[] = {
+      {"", "", "the file is empty"},
+      {good.substr(0, 20), "", "not valid JSON at byte"},
+      {"<html>Access denied</html>", "", "not valid JSON at byte 1"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "", "git lfs pull"},
+      {"\xFF\xFE{", "", "not valid JSON at byte"},
+      {R"({"weight_map":{"a":"x\xFF.safetensors"}})", "", "not valid JSON at byte"},
+      {good + good, "", "not valid JSON at byte"},
+      {R"({"metadata":)" + std::string(500'000, '['), "", "not valid JSON at byte"},
+      {"[" + good + "]", "", "the index is an array"},
+      {"1", "", "an object"},
+      {"{}", "", "no weight_map"},
+      {R"({"weight_map":{}})", "", "at least one tensor"},
+      {R"({"weight_map":["x.safetensors"]})", "", "weight_map is an array"},
+      {R"({"weight_map":null})", "", "weight_map is null"},
+      {R"({"metadata":{"weight_map":{"a":"x.safetensors"}}})", "", "no weight_map"},
+      {R"({"weight_map":{"a":"x.safetensors"},"weight_map":{}})", "", "weight_map appears twice"},
+      {R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})", ": a", "the tensor appears twice"},
+      {R"({"weight_map":{"a":2}})", ": a", "gives a number; a file name was expected"},
+      {R"({"weight_map":{"a":["x.safetensors"]}})", ": a", "gives an array; a file name was expected"},
+      {R"({"weight_map":{"a":{"b":"c"}}})", ": a", "gives an object; a file name was expected"}};
   const auto index = folder_ / "model.safetensors.index.json";
-  for (const std::string text :
-       {"", "{", "[]", "1", "{}", R"({"weight_map":{}})", R"({"weight_map":[]})", R"({"weight_map":null})",
-        R"({"metadata":{"weight_map":{"a":"one.safetensors"}}})", R"({"weight_map":{"a":1}})",
-        R"({"weight_map":{"a":{"b":"c"}}})", R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})",
-        R"({"weight_map":{"a":"x.safetensors"},"weight_map":{"b":"x.safetensors"}})"}) {
-    write_bytes(index, text);
-    EXPECT_THROW(read_shard_index(index), FormatError) << text;
+  for (const Case& bad : cases) {
+    SCOPED_TRACE(bad.text.substr(0, 60));
+    write_bytes(index, bad.text);
+    testing_support::expect_refused([&] { read_shard_index(index); }, index.string() + bad.place, {bad.message});
   }
   EXPECT_THROW(read_shard_index(folder_ / "none.json"), IoError);
+}
+
+TEST_F(ModelWeights, ReadsNothingOfAnIndexButItsMap) {
+  write_shard("one.safetensors", {"a"});
+  for (const std::string more :
+       {R"("metadata":{"total_size":-1e30},)", "", R"("metadata":[{"a":[null,1.5]}],"x":{"weight_map":1},)"}) {
+    write_bytes(folder_ / "model.safetensors.index.json", "{" + more + R"("weight_map":{"a":"one.safetensors"}})");
+    EXPECT_NE(open_model_weights(folder_.path()).find("a"), nullptr) << more;
+  }
+}
+
+TEST_F(ModelWeights, RefusesShardsAndIndexesThatAreNoFiles) {
+  const auto index = folder_ / "model.safetensors.index.json", shard = folder_ / "one.safetensors";
+  write_index(R"({"a":"one.safetensors"})");
+  ::alarm(20);  // opening a pipe would never end
+  for (const auto& path : {shard, index}) {
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    expect_refused("is a folder", path.filename());
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    expect_refused("is a pipe", path.filename());
+  }
+  ::alarm(0);
+  std::filesystem::remove(index);
+  write_index(R"({"a":"one.safetensors"})");
+  for (const auto& [target, message] : {std::pair("../../blobs/ab", "the download is incomplete"),
+                                        {"one.safetensors", "the download is incomplete"},
+                                        {"/etc/passwd", "not a safetensors file"}}) {
+    std::filesystem::remove(shard);
+    std::filesystem::create_symlink(target, shard);
+    expect_refused(message, "one.safetensors");
+  }
 }
 
 TEST_F(ModelWeights, NamesMissingShards) {
   write_shard("one.safetensors", {"a"});
   write_index(R"({"a":"one.safetensors","b":"two.safetensors","c":"three.safetensors"})");
   expect_refused("2 of the 3 files named are not in the folder (three.safetensors, two.safetensors)", "index.json");
+  for (const std::string& name : {std::string("a\xE2\x88\x95secret"), std::string(5000, 'x')}) {  // a slash of its own
+    write_index(R"({"a":"one.safetensors","b":")" + name + ".safetensors\"}");
+    expect_refused("1 of the 2 files", "index.json");
+  }
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += fmt::format(R"(,"t{}":"m-{:05}.safetensors")", i, i);
+  write_index(R"({"a":"one.safetensors")" + many + "}");
+  testing_support::expect_refused([&] { open_model_weights(folder_.path()); }, "index.json",
+                                  {"20000 of the 20001", "m-00000", "m-00009.safetensors, ...)"});
 }
 
 TEST_F(ModelWeights, RefusesAnIndexThatDisagreesWithTheShards) {

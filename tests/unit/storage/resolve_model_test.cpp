@@ -95,6 +95,20 @@ TEST_F(ResolveModel, DoesNotFollowAReferenceOutOfTheCache) {
   EXPECT_NE(refusal("Qwen/Qwen3-0.6B@evil").find("not in the local"), std::string::npos);
 }
 
+TEST_F(ResolveModel, ADamagedCacheIsToBeDownloadedAgain) {
+  const auto reference = folder_ / "models--Qwen--Qwen3-0.6B" / "refs" / "main";
+  for (const std::string_view bytes : {std::string_view(""), std::string_view("\0\1\2", 3), std::string_view("../x")}) {
+    write_bytes(reference, bytes);
+    EXPECT_NE(refusal("Qwen/Qwen3-0.6B").find("lora-train download Qwen/Qwen3-0.6B"), std::string::npos) << bytes;
+  }
+  fs::remove(reference);
+  EXPECT_NE(refusal("Qwen/Qwen3-0.6B").find("lora-train download"), std::string::npos);
+  write_bytes(reference, "abc123");
+  fs::remove(snapshot("abc123"));
+  write_bytes(snapshot("abc123"), "");
+  EXPECT_NE(refusal("Qwen/Qwen3-0.6B").find("lora-train download"), std::string::npos) << "a file";
+}
+
 TEST_F(ResolveModel, LooksForTheCacheWhereHuggingFaceDoes) {
   EXPECT_EQ(hub_cache_folder(), folder_.path());
   ::unsetenv("HF_HUB_CACHE");

@@ -1,6 +1,10 @@
 #include "lora_train/storage/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "lora_train/base/error.h"
 #include "support/safetensors_bytes.h"
@@ -111,6 +115,24 @@ TEST_F(Safetensors, NamesGitLfsPointers) {
   expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull");
 }
 
+TEST_F(Safetensors, RefusesWhatOtherFilesHoldInPlaceOfALength) {
+  const std::string header = R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  std::string big_endian = u64_le(header.size());
+  std::reverse(big_endian.begin(), big_endian.end());
+  for (const std::string& bytes :
+       {std::string("<!DOCTYPE html><html><title>401 Unauthorized</title></html>"),
+        std::string("\x1f\x8b\x08\0\x66\x66\x66\x66", 8) + "gzip", std::string("PK\3\4\x14\0\0\0", 8) + "zip",
+        std::string("\x80\4\x95\x90\0\0\0\0", 8) + "pickle", std::string("GGUF\3\0\0\0", 8) + header,
+        std::string(R"({"metadata": {}, "weight_map": {}})"), big_endian + header + "01234567",
+        u64_le(~std::uint64_t{7}) + header}) {
+    expect_refused(bytes, "so this is not a safetensors file, or a damaged one: download or save the file again");
+  }
+  expect_refused(std::string(200, '\0'), "not valid UTF-8 JSON at byte 9");
+  expect_refused(u64_le(header.size() - 1) + header + "01234567", "not valid UTF-8 JSON");
+  expect_refused(u64_le(header.size() + 1) + header + "01234567", "not valid UTF-8 JSON");
+  expect_refused(safetensors_bytes(header, "01234567" + safetensors_bytes(header, "01234567")), "follow the last");
+}
+
 TEST_F(Safetensors, RefusesHeadersThatAreNotUtf8) {  // rule 4
   expect_header_refused("{\"\xFF\":1}", "not valid UTF-8 JSON at byte");
   expect_header_refused("{\"a\xC3\":1}", "not valid UTF-8 JSON");
@@ -123,7 +145,11 @@ TEST_F(Safetensors, RefusesHeadersThatAreNotJson) {  // rule 5
   expect_header_refused("{", "not valid UTF-8 JSON");
   expect_header_refused("{}}", "not valid UTF-8 JSON");
   expect_header_refused("{} x", "not valid UTF-8 JSON");
-  expect_header_refused("{'a':1}", "not valid UTF-8 JSON");
+  expect_header_refused("{'a':1}", "not valid UTF-8 JSON at byte 10");
+  expect_header_refused(R"({"a\ud83d":1})", "not valid UTF-8 JSON");
+  expect_header_refused(R"({"__metadata__":{},})", "not valid UTF-8 JSON");
+  expect_header_refused(std::string_view("{\0}\0", 4), "NUL byte");  // UTF-16
+  expect_header_refused(std::string(100'000, '['), "the header is an array");
   expect_header_refused(std::string_view("{}\0", 3), "NUL byte");
   expect_header_refused("\xEF\xBB\xBF{}", "byte order mark");
   expect_header_refused("[]", "the header is an array");
@@ -137,6 +163,8 @@ TEST_F(Safetensors, RefusesEntriesOfTheWrongTypes) {  // rule 5
   expect_header_refused(R"({"t":1})", "\"t\" is a number");
   expect_header_refused(R"({"t":[]})", "\"t\" is an array");
   expect_header_refused(R"({"t":null})", "\"t\" is null");
+  expect_header_refused(R"({"t":"F32"})", "\"t\" is a string");
+  expect_header_refused(R"({"t":{}})", "no \"dtype\"", "t");
   expect_header_refused(entry(shape + offsets), "no \"dtype\"", "t");
   expect_header_refused(entry(dtype + offsets), "no \"shape\"", "t");
   expect_header_refused(entry(R"("dtype":"F64","shape":[1])"), "no \"data_offsets\"", "t");
@@ -154,6 +182,9 @@ TEST_F(Safetensors, RefusesEntriesOfTheWrongTypes) {  // rule 5
   expect_header_refused(entry(dtype + shape + R"("data_offsets":[0,8,8])"), "more than two", "t");
   expect_header_refused(entry(dtype + shape + R"("data_offsets":"0,8")"), "data_offsets is a string", "t");
   expect_header_refused(entry(dtype + shape + R"("data_offsets":[0,true])"), "data_offsets holds a boolean", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[-8,0])"), "the negative number -8", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[0.0,8.0])"), "the number \"0.0\"", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":{"begin":0})"), "data_offsets is an object", "t");
 }
 
 TEST_F(Safetensors, RefusesMetadataThatIsNotStringToString) {
@@ -199,6 +230,8 @@ TEST_F(Safetensors, RefusesOverlapsHolesAndReversedOffsets) {  // rule 6
   expect_header_refused(two("[1,5]", "[5,9]"), "must begin at 0", "a");
   expect_header_refused(two("[0,4]", "[4,0]"), "data_offsets are [4, 0]", "b");
   expect_header_refused(R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", "must begin at 0", "t");
+  expect_header_refused(two("[0,4]", "[18446744073708551616,18446744073708551620]"), "must begin at 4", "b");
+  expect_header_refused(two("[0,4]", "[4,1000000000000000]"), "data_offsets span 999999999999996 bytes", "b");
 }
 
 TEST_F(Safetensors, RefusesShapesWhoseSizeOverflows) {  // rule 7
@@ -207,6 +240,7 @@ TEST_F(Safetensors, RefusesShapesWhoseSizeOverflows) {  // rule 7
   };
   expect_header_refused(shaped("[4294967296,4294967296]"), "does not fit 64 bits", "t");
   expect_header_refused(shaped("[9223372036854775807,3]"), "does not fit 64 bits", "t");
+  expect_header_refused(shaped("[4611686018427387904,4,2]"), "does not fit 64 bits", "t");  // wraps to the right size
   expect_header_refused(shaped("[9223372036854775807]"), "number of bits", "t");
   expect_header_refused(shaped("[576460752303423488]"), "number of bits", "t");
   expect_header_refused(shaped("[18446744073709551615]"), "larger than any tensor", "t");
@@ -252,6 +286,10 @@ TEST_F(Safetensors, RefusesAFileThatIsNotThereOrIsNone) {
   EXPECT_THROW(SafetensorsFile(folder_ / "none.safetensors"), IoError);
   EXPECT_THROW(SafetensorsFile(folder_.path()), FormatError);
   EXPECT_THROW(SafetensorsFile("/dev/zero"), FormatError);
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  ::alarm(20);  // opening the pipe would never end
+  EXPECT_THROW(SafetensorsFile(folder_ / "pipe"), FormatError);
+  ::alarm(0);
 }
 
 }  // namespace
