@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <nlohmann/json.hpp>
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
@@ -129,7 +131,8 @@ TEST(Checkpoint, WhatIsNoFileIsAProblemAndNotWaitedFor) {
 TEST(Checkpoint, AManifestThatLeadsElsewhereIsRefused) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);
-  for (const std::string name : {"../secret", "/etc/passwd", "-rf", ".hidden", "a\nb", ""}) {
+  for (const std::string& name : {std::string("../secret"), std::string("/etc/passwd"), std::string("-rf"),
+                                  std::string(".hidden"), std::string("a\nb"), std::string("a\0b", 3), std::string()}) {
     Manifest manifest = parse_manifest(read_file(path / storage::kManifestFile), "m");
     manifest.files[name] = {1, "0"};
     write_file_atomic(path / storage::kManifestFile, to_json(manifest));
@@ -154,6 +157,75 @@ TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
   other_step.step = 2;
   write_file_atomic(path / storage::kManifestFile, to_json(other_step));
   EXPECT_NE(verify(path).find("a different step"), std::string::npos) << verify(path);
+}
+
+TEST(Checkpoint, AManifestThatIsNoneOrWasEditedIsRefused) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  const std::string good = read_file(path / storage::kManifestFile);
+  using nlohmann::json;
+  const auto edited = [&](void (*change)(json&)) {
+    json manifest = json::parse(good);
+    change(manifest);
+    return manifest.dump(2) + "\n";
+  };
+  const char *none = "manifest.json: is not a manifest", *changed = "manifest.json: was changed after it was written";
+  const std::pair<std::string, const char*> cases[] = {
+      {"", none},
+      {good.substr(0, good.size() - 20), none},
+      {"<!DOCTYPE html><html><body>404</body></html>", none},
+      {"[]", none},
+      {"7", none},
+      {std::string(200'000, '['), "manifest.json: has values nested deeper than 16 levels"},
+      {edited([](json& m) { m["version"] = 1; }), "manifest.json: has version 1; this program reads version 2"},
+      {edited([](json& m) { m["version"] = 99; }), "manifest.json: has version 99"},
+      {edited([](json& m) { m.erase("version"); }), none},
+      {edited([](json& m) { m.erase("files"); }), none},
+      {edited([](json& m) { m["files"] = json::array(); }), changed},
+      {edited([](json& m) {
+         m["files"]["x"] = {{"bytes", "many"}, {"xxh128", "0"}};
+       }),
+       "manifest.json: bytes is \"many\"; expected a whole number, 0 or more"},
+      {edited([](json& m) { m["step"] = 3; }), changed},
+      {edited([](json& m) { m["fingerprints"]["data"] = "0"; }), changed},
+      {edited([](json& m) { m["files"].erase("optimizer.safetensors"); }), changed},
+      {good + "\n", changed},
+  };
+  for (const auto& [text, message] : cases) {
+    write_file_atomic(path / storage::kManifestFile, text);
+    EXPECT_NE(verify(path).find(message), std::string::npos) << text.substr(0, 200) << "\n"
+                                                             << verify(path).substr(0, 1000);
+  }
+}
+
+TEST(Checkpoint, WhatIsWrongWithAFileIsSaid) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1), other = save_step(folder.path(), 2);
+  const auto expect = [&](const char* name, const std::string& bytes, const char* message) {
+    const std::string good = read_file(path / name);
+    write_file_atomic(path / name, bytes);
+    EXPECT_TRUE(verify(path).starts_with(name)) << verify(path);
+    EXPECT_NE(verify(path).find(message), std::string::npos) << verify(path);
+    write_file_atomic(path / name, good);
+  };
+  std::string optimizer = read_file(path / storage::kOptimizerFile);
+  optimizer.back() = static_cast<char>(optimizer.back() ^ 1);
+  expect(storage::kOptimizerFile, optimizer, "does not match its hash in the manifest");
+  expect(storage::kOptimizerFile, "", "has 0 bytes, but the manifest says");
+  expect(storage::kStateFile, read_file(other / storage::kStateFile), "manifest");
+  expect(storage::kAdapterConfigFile, "{\"r\": 8}\n", "does not match its hash in the manifest");
+  fs::remove(path / storage::kProfileFile);
+  EXPECT_NE(verify(path).find("profile.yaml: is missing or not a file"), std::string::npos) << verify(path);
+}
+
+TEST(Checkpoint, APlaceWithoutAManifestIsNoCheckpoint) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "empty");
+  write_file_atomic(folder / "file", "checkpoint");
+  for (const char* name : {"empty", "file", "nothing"}) {
+    EXPECT_NE(verify(folder / name).find("manifest.json: is missing"), std::string::npos)
+        << name << verify(folder / name);
+  }
 }
 
 // Found by the fuzz target `manifest`: printing a value is recursive, and get<>() makes some integer of any number.
