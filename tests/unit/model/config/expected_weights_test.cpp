@@ -114,7 +114,12 @@ TEST_F(CheckWeights, NamesAMissingTensor) {
     expect_refused(config, weights, name, "the tensor is missing; dir/config.json expects it with shape [");
   }
   const auto headless = weights_of(config, [&](auto& tensors) { tensors.pop_back(); });
-  expect_refused(config, headless, "lm_head.weight", "tie_word_embeddings");
+  expect_refused(config, headless, "lm_head.weight", "must say tie_word_embeddings: true");
+  const auto two_layers = weights_of(config, [](auto&) {});
+  expect_refused(config_with(R"({"num_hidden_layers": 3})"), two_layers, "model.layers.2.input_layernorm.weight",
+                 "missing");
+  expect_refused(family_config("qwen3", "Qwen3ForCausalLM", R"({"head_dim": 4})"), two_layers,
+                 "model.layers.0.self_attn.q_norm.weight", "missing");
 }
 
 TEST_F(CheckWeights, NamesAWrongShape) {
@@ -127,6 +132,15 @@ TEST_F(CheckWeights, NamesAWrongShape) {
                             }),
                  name, "has shape [24, 16] but dir/config.json asks for [16, 24]");
   expect_refused(config, weights_of(config, [&](auto& tensors) { named(tensors, name).shape = {384}; }), name, "[384]");
+  const std::string norm = "model.norm.weight", row = "has shape [1, 16] but dir/config.json asks for [16]";
+  expect_refused(config, weights_of(config, [&](auto& tensors) { named(tensors, norm).shape = {1, 16}; }), norm, row);
+  const auto whole = weights_of(config, [](auto&) {});
+  expect_refused(config_with(R"({"vocab_size": 33})"), whole, "model.embed_tokens.weight", "[32, 16]");
+  expect_refused(config_with(R"({"num_key_value_heads": 4})"), whole, "model.layers.0.self_attn.k_proj.weight",
+                 "[8, 16]");
+  expect_refused(config_with(R"({"num_hidden_layers": 10000, "hidden_size": 4194304, "num_attention_heads": 2,
+                                 "num_key_value_heads": 2, "head_dim": 2})"),
+                 whole, "model.embed_tokens.weight", "[32, 4194304]");
 }
 
 TEST_F(CheckWeights, RefusesOtherDTypesByName) {
@@ -136,6 +150,9 @@ TEST_F(CheckWeights, RefusesOtherDTypesByName) {
                    expected_tensors(config)[2].name,
                    "is " + std::string(storage::dtype_name(dtype)) + " [16, 16] without");
   }
+  const auto integers =
+      weights_of(config, [](auto& tensors) { named(tensors, "model.norm.weight").dtype = DType::kI64; });
+  expect_refused(config, integers, "model.norm.weight", "I64");
 }
 
 TEST_F(CheckWeights, ToleratesATiedHeadAndOldRotaryBuffers) {

@@ -1,10 +1,13 @@
 #include "lora_train/model/families/model_config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "config_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/expect_refused.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::model {
@@ -116,8 +119,10 @@ TEST(ModelConfig, FollowsLayerTypes) {
                  "\"chunked_attention\" is not supported");
   expect_refused(window + R"([1, 2]})", "layer_types", "list of strings");
   expect_refused(R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types", "there is no window");
-  EXPECT_THROW(mistral(R"({"layer_types": ["full_attention", "sliding_attention"]})"), FormatError);
-  EXPECT_THROW(llama(R"({"layer_types": ["full_attention", "sliding_attention"]})"), FormatError);
+  const std::string mixed = R"({"layer_types": ["full_attention", "sliding_attention"]})",
+                    where = "config.json: layer_types";
+  testing_support::expect_refused([&] { mistral(mixed); }, where, {"sliding_window"});
+  testing_support::expect_refused([&] { llama(mixed); }, where, {"llama family"});
   EXPECT_NO_THROW(mistral(R"({"layer_types": ["sliding_attention", "sliding_attention"]})"));
 }
 
@@ -163,6 +168,13 @@ TEST(ModelConfig, RefusesWrongTypesAndRanges) {
   expect_refused(R"({"tie_word_embeddings": null})", "tie_word_embeddings", "true or false");
   expect_refused(R"({"use_sliding_window": "yes"})", "use_sliding_window", "true or false");
   expect_refused(R"({"eos_token_id": "</s>"})", "eos_token_id", "whole number");
+  expect_refused(R"({"eos_token_id": [1, -5]})", "eos_token_id", "is -5; a whole number");
+  expect_refused(R"({"bos_token_id": 2.5})", "bos_token_id", "whole number");
+  expect_refused(R"({"rms_norm_eps": 1e6})", "rms_norm_eps", "is above 1; models have 1e-5 or 1e-6");
+  expect_refused(R"({"use_sliding_window": true, "sliding_window": 0})", "sliding_window", "from 1 to");
+  expect_refused(R"({"use_sliding_window": true, "sliding_window": "4k"})", "sliding_window", "from 1 to");
+  expect_refused(R"({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": -1})", "max_window_layers",
+                 "from 0 to");
   expect_refused(R"({"torch_dtype": 16})", "torch_dtype", "string");
 }
 
@@ -188,12 +200,14 @@ TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {
   expect_refused(R"({"architectures": "<absent>", "model_type": "gemma"})", "model_type", supported);
   expect_refused(R"({"architectures": [], "model_type": null})", "architectures", supported);
   expect_refused(R"({"architectures": "Qwen2ForCausalLM"})", "architectures", "list of strings");
+  expect_refused(R"({"model_type": 2})", "model_type", "a string was expected");
   EXPECT_EQ(config_with(R"({"architectures": null, "model_type": "llama"})").architecture, "LlamaForCausalLM");
   EXPECT_EQ(config_with(R"({"model_type": "<absent>"})").family, Family::kQwen2);
 }
 
 TEST(ModelConfig, RefusesByNameWhatIsNotComputed) {
   expect_refused(R"({"quantization_config": {"quant_method": "gptq"}})", "quantization_config", "\"gptq\"");
+  expect_refused(R"({"quantization_config": "nf4"})", "quantization_config", "an object was expected");
   expect_refused(R"({"hidden_act": "gelu"})", "hidden_act", "\"gelu\" is not supported; expected silu");
   expect_refused(R"({"num_local_experts": 8})", "num_local_experts", "mixture-of-experts");
   expect_refused(R"({"num_experts": 1})", "num_experts", "mixture-of-experts");
@@ -203,21 +217,68 @@ TEST(ModelConfig, RefusesByNameWhatIsNotComputed) {
   EXPECT_NO_THROW(config_with(R"({"quantization_config": null, "attention_dropout": 0.0})"));
 }
 
+/// config_text() with `from` replaced.
+std::string edited(const std::string& from, const std::string& to) {
+  std::string text = config_text();
+  return text.replace(text.find(from), from.size(), to);
+}
+
 TEST(ModelConfig, RefusesTextThatIsNoObject) {
-  for (const char* text : {"", "{", "[]", "null", "{}", "{\"a\": }", "\xFF"}) {
-    EXPECT_THROW(parse_model_config(text, "dir/config.json"), FormatError) << text;
-  }
-  EXPECT_THROW(parse_model_config(R"({"hidden_size": 1e400})", "dir/config.json"), FormatError);
-  EXPECT_THROW(
-      parse_model_config("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "dir/config.json"),
-      FormatError);
+  const std::string good = config_text();
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "the file is empty"},
+      {" \n", "the file is empty"},
+      {good.substr(0, good.size() - 20), "not valid JSON at byte"},
+      {"<html><body>404</body></html>", "not valid JSON at byte 1"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"},
+      {edited("\"vocab_size\"", "\n<<<<<<< HEAD\n\"vocab_size\""), "not valid JSON at byte"},
+      {"// mine\n" + good, "not valid JSON at byte 1"},
+      {good.substr(0, good.size() - 1) + ",}", "not valid JSON at byte"},
+      {edited("false", "False"), "not valid JSON at byte"},
+      {edited("1e-05", "NaN"), "not valid JSON at byte"},
+      {edited("1e-05", "1e999"), "a number that is too large"},
+      {edited("silu", "si\xFFlu"), "not valid JSON at byte"},
+      {std::string("\xFF\xFE{\0", 4), "not valid JSON at byte"},
+      {good + good, "not valid JSON at byte"},
+      {"[" + good + "]", "a JSON object was expected"},
+      {"\"a text\"", "a JSON object was expected"},
+      {"null", "a JSON object was expected"},
+      {"{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "deeper than 64 levels"},
+  };
   const testing_support::TemporaryFolder folder;
-  try {
-    read_model_config(folder.path());
-    ADD_FAILURE();
-  } catch (const FormatError& error) {
-    EXPECT_EQ(error.where(), (folder / "config.json").string());
+  const auto file = folder / "config.json";
+  for (const auto& [text, message] : cases) {
+    SCOPED_TRACE(text.substr(0, 60));
+    write_file_atomic(file, text);
+    testing_support::expect_refused([&] { read_model_config(folder.path()); }, file.string(), {message});
   }
+}
+
+TEST(ModelConfig, RefusesWhatIsNoFileOrTooLarge) {
+  const testing_support::TemporaryFolder folder;
+  const auto file = folder / "config.json";
+  const auto expect = [&](const char* message) {
+    testing_support::expect_refused([&] { read_model_config(folder.path()); }, file.string(), {message});
+    std::filesystem::remove(file);
+  };
+  expect("no such file");
+  std::filesystem::create_directory(file);
+  expect("is a folder");
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  ::alarm(20);  // opening the pipe would never end
+  expect("is a pipe");
+  ::alarm(0);
+  write_file_atomic(file, "{");
+  std::filesystem::resize_file(file, std::uintmax_t{1} << 40);
+  expect("has 1099511627776 bytes; at most 100000000 were expected");
+}
+
+TEST(ModelConfig, ReadsWhatIsOddButJson) {
+  EXPECT_EQ(parse_model_config("\xEF\xBB\xBF" + config_text(), "c").vocab_size, 32);
+  EXPECT_EQ(parse_model_config("{\"vocab_size\": 33, " + config_text().substr(1), "c").vocab_size, 32);  // as in Python
+  EXPECT_NO_THROW(config_with(R"({"auto_map": {"AutoConfig": "evil.py"}, "my_key": [{}], "quantization_config": {},
+                                  "sliding_window": "whatever", "use_sliding_window": false})"));
+  EXPECT_EQ(config_with(R"({"bos_token_id": -1})").bos_token_id, std::nullopt);
 }
 
 TEST(ModelConfig, ReadsTheCommonConfigFromAFolder) {

@@ -141,6 +141,10 @@ TEST(Rope, RefusesUnknownKinds) {
   EXPECT_NE(refusal(R"({"rope_scaling": {"type": "mrope"}})").find("rope_scaling.type: \"mrope\""), std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling": {"rope_type": 1}})").find("string"), std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling": "linear"})").find("object"), std::string::npos);
+  EXPECT_NE(refusal(R"({"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}})").find("multimodal RoPE"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"rope_scaling": {"factor": 4.0}})").find("factor: has no effect without rope_type"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"partial_rotary_factor": 0.5})").find("partial_rotary_factor"), std::string::npos);
   EXPECT_NE(refusal(R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})").find("per layer type"),
             std::string::npos);
@@ -156,6 +160,10 @@ TEST(Rope, RefusesMissingOrImpossibleKeys) {
   }
   EXPECT_NE(scaled(R"("linear", "factor": 0)").find("above zero"), std::string::npos);
   EXPECT_NE(scaled(R"("linear", "factor": "2")").find("a number"), std::string::npos);
+  EXPECT_NE(scaled(R"("yarn", "factor": -4)").find("factor: is -4; a number above zero"), std::string::npos);
+  EXPECT_NE(scaled(R"("longrope", "short_factor": "1", "long_factor": [1])")
+                .find("short_factor: is \"1\"; a list of numbers"),
+            std::string::npos);
   EXPECT_NE(scaled(R"("llama3", "factor": 2)").find("low_freq_factor: the key is missing"), std::string::npos);
   EXPECT_NE(scaled(R"("llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4)").find("larger than"),
             std::string::npos);
