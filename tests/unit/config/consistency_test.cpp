@@ -97,15 +97,17 @@ TEST(Consistency, APatienceOfAShippedProfileIsANoteWithoutEvaluationData) {
 
 TEST(Consistency, RequiredKeysWithoutAValueAreNamedWithTheirLine) {
   ProfileText files;
-  ProfileSources sources;
-  sources.profiles = {files.write("p.yaml", "seed: 1\nmodel:\n\ndatasets:\n")};
-  try {
-    load_profile(sources);
-    FAIL();
-  } catch (const ConfigError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("p.yaml:2: model: missing"), std::string::npos) << text;
-    EXPECT_NE(text.find("p.yaml:4: datasets: missing"), std::string::npos) << text;
+  for (const std::string none : {"", " []"}) {
+    ProfileSources sources;
+    sources.profiles = {files.write("p.yaml", "seed: 1\nmodel:\n\ndatasets:" + none + "\n")};
+    try {
+      load_profile(sources);
+      FAIL();
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("p.yaml:2: model: missing"), std::string::npos) << text;
+      EXPECT_NE(text.find("p.yaml:4: datasets: missing"), std::string::npos) << text;
+    }
   }
 }
 
