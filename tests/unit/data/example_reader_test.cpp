@@ -85,6 +85,12 @@ TEST_F(ExampleReaderTest, PlacesAreExactInAnArray) {
   EXPECT_EQ(read("[\n{\"a\":1},\n {\"a\":1,\"a\":2},\n{}]"), (Places{"2", "3:11", "4"}));
   EXPECT_EQ(read("[\n{\"a\":1},\n  nope]"), (Places{"2", "!:3:4"}));
   EXPECT_EQ(read("[{\"a\":1},"), (Places{"1", "!:1:10"}));
+  EXPECT_EQ(read("[{\"a\":1}\n{\"a\":2}]"), (Places{"1", "!:2:1"}));
+  EXPECT_TRUE(says("one JSON array"));
+  EXPECT_EQ(read("[{\"a\":NaN}]"), (Places{"!:1:7"}));
+  EXPECT_TRUE(says("NaN and Infinity"));
+  EXPECT_EQ(read("[{\"a\":1}, 3]"), (Places{"1", "1:12"}));
+  EXPECT_TRUE(says("expected an object"));
   EXPECT_EQ(read("[{\"a\":1}]\n{}"), (Places{"1", "!:2:1"}));
 }
 
@@ -99,6 +105,7 @@ TEST_F(ExampleReaderTest, RefusesAFileWithoutExamples) {
   EXPECT_EQ(read(""), (Places{"!"}));
   EXPECT_TRUE(says("no example"));
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
+  EXPECT_EQ(read("[]", "rows.json"), (Places{"!"}));
 }
 
 TEST_F(ExampleReaderTest, MissingFileIsAnIoError) { EXPECT_THROW(ExampleReader::open(folder_ / "none"), IoError); }
@@ -161,6 +168,11 @@ TEST_F(ExampleReaderTest, UnpacksGzip) {
     read(kGzip.substr(0, size));
     EXPECT_TRUE(says("gzip data ends early")) << size << messages_;
   }
+  constexpr std::string_view kBadRow(
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xae\xe5"
+      "\xaa\x8e\xe5\x02\x00\x0d\xd5\xbc\x09\x06\x00\x00\x00",
+      26);  // "{}" and "{]"
+  EXPECT_EQ(read(kBadRow, "rows.jsonl.gz"), (Places{"1", "2:2"}));
   std::string wrong(kGzip);
   wrong[12] ^= 0x10;
   read(wrong);

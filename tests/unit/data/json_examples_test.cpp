@@ -8,9 +8,11 @@ namespace lora_train::data {
 namespace {
 
 TEST(JsonExamples, KeepsValuesAndTheOrderOfKeys) {
-  const JsonExample example = parse_json_example(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
+  const JsonExample example =
+      parse_json_example(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac\ud83d\ude00"}} )");
   ASSERT_FALSE(example.problem) << example.problem->message;
-  EXPECT_EQ(example.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
+  EXPECT_EQ(example.value.dump(),
+            "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"}}");
 }
 
 struct BadText {
@@ -44,6 +46,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"cut_key", "{\"a", 3, "missing closing quote"}, BadText{"cut_number", "{\"a\": -", 7, "invalid number"},
         BadText{"cut_literal", "{\"a\": tru", 9, "invalid literal"},
         BadText{"no_colon", "{\"a\" 1}", 5, "expected ':'"},
+        BadText{"no_comma", "{\"a\": 1 \"b\": 2}", 10, "expected '}'"},
+        BadText{"unquoted_key", "{a: 1}", 1, "invalid literal"},
+        BadText{"raw_tab", "{\"a\": \"x\ty\"}", 8, "control character"},
         BadText{"trailing_comma", "{\"a\": 1,}", 8, "expected string literal"},
         BadText{"single_quotes", "{'a': 1}", 1, "invalid literal"},
         BadText{"two_objects", "{\"a\": 1} {}", 9, "expected end of input"},

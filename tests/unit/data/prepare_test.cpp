@@ -213,6 +213,41 @@ TEST_F(PrepareData, BadExampleStopsWithItsPlace) {
   EXPECT_SAYS(refusal(section), "t.jsonl:1: no known layout");
 }
 
+TEST_F(PrepareData, BadExamplesOfEveryLayoutStopWithTheirPlace) {
+  const auto chat = [](const std::string& content, const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": )" + content + R"(}, {"role": "assistant", "content": "b"}])" +
+           more + "}";
+  };
+  const std::string two = R"({"prompt": "a", "completion": "b"})"
+                          "\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"{}", "t.jsonl:1: no known layout"},
+      {"{\"text\": \"a\"}\n{\"text\": null}", "t.jsonl:2: \"text\" is null"},
+      {chat("\"a\"", "") + "\n" + chat("3", ""), "t.jsonl:2: messages[0].content is number"},
+      {chat(R"([{"type": "text"}])", ""), "t.jsonl:1: messages[0].content is array"},
+      {chat("\"a\"", ", \"tools\": 5"), "t.jsonl:1: tools is number"},
+      {chat("\"a\"", ", \"chat_template_kwargs\": [1]"), "t.jsonl:1: chat_template_kwargs is array"},
+      {R"({"conversations": []})", "t.jsonl:1: conversations is empty"},
+      {R"({"conversations": [{"from": "robot", "value": "a"}]})", "t.jsonl:1: conversations[0]"},
+      {R"({"instruction": "a", "output": "b", "history": [["x"]]})", "t.jsonl:1: history[0]"},
+      {R"({"instruction": "a", "output": 1})", "t.jsonl:1: output is number"},
+      {R"({"prompt": "a", "completion": []})", "t.jsonl:1: "},
+      {two + R"({"prompt": "a"})", "t.jsonl:2: \"completion\" is missing"},
+      {R"({"input_ids": [1, 999999], "labels": [1, 2]})",
+       "t.jsonl:1: input_ids[1] is 999999, but the model has 300 tokens (ids 0 to 299)"},
+      {R"({"input_ids": [1, 2]})", "t.jsonl:1: \"labels\" is missing"},
+      {R"({"input_ids": [1, 2], "labels": [-100, -100]})", "t.jsonl:1: every example of the training data is masked"},
+  };
+  context_.vocab_size = 300;
+  DataSection section;
+  for (const auto& [rows, message] : cases) {
+    section.datasets = {dataset("t.jsonl", rows + "\n")};
+    EXPECT_TRUE(refusal(section).starts_with(message)) << rows << "\n" << refusal(section);
+  }
+  section.datasets = {dataset("t.jsonl", R"({"prompt": "a", "completion": []})")};
+  EXPECT_SAYS(refusal(section), "both must be strings, or both lists");
+}
+
 TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
