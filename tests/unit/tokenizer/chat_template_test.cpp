@@ -196,6 +196,8 @@ TEST(ChatTemplate, TemplatesThatDoNotParseNameTheLine) {
                            {"{# a", "t.jinja:1", "not closed"},
                            {"\n\n{% include 'x' %}", "t.jinja:3", "{% include %} is not supported"},
                            {"{{ x | nofilter }}", "t.jinja:1", "filter \"nofilter\" is not supported"},
+                           {"a\n{{ 'a'.swapcase() }}", "t.jinja:2", "str.swapcase() is not supported"},
+                           {"{{ '%*d' % (3, 4) }}", "t.jinja:1", "not supported"},
                            {"{{ x is notest }}", "t.jinja:1", "test \"notest\""},
                            {"{{ 1 + }}", "t.jinja:1", "expected an expression"},
                            {"{% endfor %}", "t.jinja:1", "endfor"},
