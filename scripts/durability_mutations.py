@@ -63,17 +63,17 @@ RESUMING = [
     ("changed base model accepted", "train/test_saving.py changed_base_model", [
         (BUILD, "if (old.model != now.model && ", "if (old.model != now.model && !MUTANT && ")]),
     ("changed profile accepted", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  if (refused.empty()) return;", "  if (MUTANT || refused.empty()) return;")]),
-    ("file names of a manifest not checked", "data/test_malformed_checkpoint.py", [
+    ("file names of a manifest not checked", "run_folder_test Checkpoint.AManifest*", [
         ("src/run_folder/manifest.cpp", "if (const char* reason = why_not_file_name(name)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(name)) {")]),
-    ("sizes of tensors not checked", "data/test_malformed_safetensors.py", [
+    ("sizes of tensors not checked", "storage_test Safetensors.*", [
         ("src/storage/safetensors.cpp", "if (entry.end - entry.begin != bits / 8) {", "if (!MUTANT && entry.end - entry.begin != bits / 8) {")]),
-    ("file names of an index not checked", "data/test_malformed_shard_index.py", [
+    ("file names of an index not checked", "storage_test ModelWeights.*", [
         ("src/storage/model_weights.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
-    ("sizes in config.json not checked", "data/test_malformed_model_config.py", [
+    ("sizes in config.json not checked", "model_config_test ModelConfig.*", [
         ("src/model/families/config_reader.cpp", "  if (!is_in_range || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (!is_in_range || value.get<std::int64_t>() < smallest))")]),
-    ("unknown keys of a profile accepted", "data/test_malformed_profile.py", [
+    ("unknown keys of a profile accepted", "config_test MalformedProfile.*", [
         ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    fmt::format(\"unknown key.")]),
-    ("rank of an adapter not checked", "data/test_malformed_adapter.py", [
+    ("rank of an adapter not checked", "export_test MalformedAdapter.*", [
         ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
 ]
 

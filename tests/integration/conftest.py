@@ -1,6 +1,5 @@
 """Fixtures and hooks of the integration tests. What they share otherwise is in tests/support."""
 
-import re
 import subprocess
 
 import pytest
@@ -8,8 +7,8 @@ from command import BINARY, Setup
 
 # Files that take longest, for the shortest wait at the end.
 LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_ablate", "test_tokenizer_battery", "test_cuda_host", "test_run", "test_bad_input", "test_output_folder",
-                 "test_generate", "test_malformed_adapter", "test_sweep", "test_doctor", "test_init_adapter", "test_eval_tasks",
-                 "test_malformed_checkpoint", "test_packing", "test_merge", "test_tiny_math", "test_malformed_rows"]
+                 "test_generate", "test_sweep", "test_doctor", "test_init_adapter", "test_eval_tasks",
+                 "test_packing", "test_merge", "test_tiny_math"]
 
 
 def pytest_collection_modifyitems(items):
@@ -20,18 +19,11 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What tests want to be seen (record_property("shown", text)), and how many cases of each kind of malformed file
-    (test_malformed_KIND.py) were refused as they should be."""
-    counts = {}
+    """What tests want to be seen (record_property("shown", text))."""
     for report in terminalreporter.stats.get("passed", []):
         for name, text in report.user_properties if report.when == "call" else ():
             if name == "shown":
                 terminalreporter.write_line(text)
-    for report in terminalreporter.stats.get("passed", []):
-        if found := re.search(r"test_malformed_(\w+)\.py::test_is_refused", report.nodeid):
-            counts[found[1]] = counts.get(found[1], 0) + (report.when == "call")
-    if counts:
-        terminalreporter.write_line("malformed cases passed: " + ", ".join(f"{kind} {n}" for kind, n in counts.items()))
 
 
 @pytest.fixture
