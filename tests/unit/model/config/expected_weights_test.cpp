@@ -145,7 +145,7 @@ TEST_F(CheckWeights, NamesAWrongShape) {
 
 TEST_F(CheckWeights, RefusesOtherDTypesByName) {
   const auto config = config_with();
-  for (const auto dtype : {DType::kF8E4M3, DType::kI8, DType::kU8, DType::kF64}) {
+  for (const auto dtype : {DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI64, DType::kF64}) {
     expect_refused(config, weights_of(config, [&](auto& tensors) { tensors[2].dtype = dtype; }),
                    expected_tensors(config)[2].name,
                    "is " + std::string(storage::dtype_name(dtype)) + " [16, 16] without");

@@ -155,7 +155,8 @@ TEST(ModelConfig, RefusesMissingEssentialKeys) {
 TEST(ModelConfig, RefusesWrongTypesAndRanges) {
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                           "intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"}) {
-    for (const char* value : {"0", "-4", "16.0", "\"16\"", "true", "[16]", "1e30", "18446744073709551615"}) {
+    for (const char* value :
+         {"0", "-4", "16.0", "\"16\"", "true", "[16]", "1e30", "1099511627777", "18446744073709551615"}) {
       expect_refused("{\"" + std::string(key) + "\": " + value + "}", key, "a whole number from 1");
     }
   }
