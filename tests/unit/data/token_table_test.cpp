@@ -227,6 +227,12 @@ TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {
   std::filesystem::rename(stage, folder().path() / "elsewhere");
   std::filesystem::create_directory_symlink(folder().path() / "elsewhere", stage);
   EXPECT_EQ(cache.staged(table, "key"), table);
+  ::setenv("TMPDIR", "/nowhere", 1);
+  set_log_level(LogLevel::kWarning);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(TokenCache(folder().path() / "cache5", "auto").staged(table, "key"), table);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("stage_dir: found no folder for temporary files"),
+            std::string::npos);
   old.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", old.c_str(), 1);
 }
 

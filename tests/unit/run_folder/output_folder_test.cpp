@@ -1,6 +1,7 @@
 #include "lora_train/run_folder/output_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -13,6 +14,16 @@ namespace lora_train::run_folder {
 namespace {
 
 using testing_support::TemporaryFolder;
+
+/// What the ConfigError says that the request ends with.
+std::string refusal(const OutputRequest& request) {
+  try {
+    prepare_output_folder(request);
+  } catch (const ConfigError& error) {
+    return error.message();
+  }
+  return "accepted";
+}
 
 TEST(OutputFolder, AnEmptyOneIsANewRun) {
   const TemporaryFolder folder;
@@ -28,6 +39,7 @@ TEST(OutputFolder, ResumesFromTheNewestGoodCheckpoint) {
   put_run(request, 5);
   write_file_atomic(folder / "checkpoint-5" / "optimizer.safetensors", "torn");
   EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-5")) << "it stays until a newer one is saved";
 }
 
 TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
@@ -36,7 +48,12 @@ TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
                     "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"checkpoint\", \"step\": 1}\n");
-  EXPECT_THROW(prepare_output_folder(request), FormatError);
+  try {
+    prepare_output_folder(request);
+    ADD_FAILURE() << "accepted";
+  } catch (const FormatError& error) {
+    EXPECT_NE(error.message().find("use --overwrite to start over from step 0"), std::string::npos) << error.message();
+  }
 }
 
 TEST(OutputFolder, ARunThatWasKilledBeforeItsFirstCheckpointIsBegunAnew) {
@@ -66,19 +83,54 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   Asked request = request_for(folder.path());
   put_run(request, 3);
   request.profile.optimizer.learning_rate = 1e-3;
-  try {
-    prepare_output_folder(request);
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("learning_rate: "), std::string::npos);
-    EXPECT_NE(error.message().find("--allow-changed"), std::string::npos);
-  }
+  EXPECT_NE(refusal(request), "accepted");
   request.allow_changed = {"learning_rate"};
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
   request.allow_changed.clear();
   request.profile.optimizer.learning_rate = 2e-4;
   request.profile.run.logging_steps = 7;
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, ARefusedResumeOffersOnlyWhatHelps) {
+  const TemporaryFolder folder;
+  Asked old = request_for(folder / "run");
+  old.profile.schedule.max_steps = 3;
+  std::filesystem::create_directory(folder / "run");
+  put_run(old, 3);
+  const std::string start = "holds a run with a different profile:\n",
+                    choose = "\nChoose one:\n  keep the old values\n";
+  const std::string here = choose +
+                           "  --output-dir OTHER  starts a new run elsewhere\n  --overwrite  deletes the run in " +
+                           (folder / "run").string();
+  const std::string rate = "  learning_rate: 0.0002 -> 0.0003",
+                    steps = "  max_steps: 3 -> 2  (may be raised, not lowered)";
+  const auto change = [&](std::int64_t max_steps, std::int64_t rank, std::int64_t seed) {
+    Asked request = old;
+    request.profile.schedule.max_steps = max_steps;
+    request.profile.adapter.lora_r = rank;
+    request.profile.optimizer.learning_rate = 3e-4;
+    request.profile.run.seed = seed;
+    return request;
+  };
+  EXPECT_EQ(refusal(change(3, 16, 7)),
+            start + rate + "\n  seed: 42 -> 7" + here +
+                "\n  --allow-changed learning_rate --allow-changed seed  continues with the changes");
+  EXPECT_EQ(refusal(change(2, 16, 42)),
+            start + steps + "\n" + rate + here + "\n  --allow-changed learning_rate  continues with the changes");
+  EXPECT_EQ(refusal(change(3, 8, 42)),
+            start + "  lora_r: 16 -> 8  (no checkpoint fits this: --allow-changed does not help)\n" + rate + here);
+  Asked shorter = old;
+  shorter.profile.schedule.max_steps = 2;
+  EXPECT_EQ(refusal(shorter), start + steps + here);
+
+  Asked elsewhere = change(3, 16, 42);
+  const std::string checkpoint = folder / "run" / "checkpoint-3";
+  elsewhere.profile.run.output_dir = folder / "new";
+  elsewhere.profile.run.resume_from_checkpoint = checkpoint;
+  EXPECT_EQ(refusal(elsewhere), start + rate + choose + "  init_adapter=" + checkpoint +
+                                    "  starts from its adapter, without --resume\n"
+                                    "  --allow-changed learning_rate  continues with the changes");
 }
 
 TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
@@ -169,6 +221,40 @@ TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
 }
 
+TEST(OutputFolder, ARunThatBeganWithANamedCheckpointGoesOnFromItsOwn) {
+  const TemporaryFolder folder;
+  for (const char* name : {"old", "new"}) std::filesystem::create_directory(folder / name);
+  put_run(request_for(folder / "old"), 3);
+  Asked request = request_for(folder / "new");
+  request.profile.run.resume_from_checkpoint = folder / "old" / "checkpoint-3";
+  put_run(request, 5);
+  for (const bool is_gone : {false, true}) {
+    if (is_gone) std::filesystem::remove_all(folder / "old");
+    const OutputDecision decision = prepare_output_folder(request);
+    EXPECT_EQ(decision.checkpoint, folder / "new" / "checkpoint-5");
+    EXPECT_FALSE(decision.goes_back);
+  }
+  std::filesystem::create_directory(folder / "new" / "adapter");
+  write_file_atomic(folder / "new" / "summary.json", R"({"status": "done", "step": 5})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+}
+
+TEST(OutputFolder, GoingBackDeletesLaterCheckpointsOnlyWhenAllowed) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  for (const std::int64_t step : {2, 4, 6}) put_run(request, step);
+  request.profile.run.resume_from_checkpoint = folder / "checkpoint-2";
+  EXPECT_EQ(refusal(request),
+            "resuming from step 2 would delete the later checkpoints, up to " + (folder / "checkpoint-6").string() +
+                ". To keep them, use another --output-dir, or leave out --resume to continue from the "
+                "newest; to delete them, pass --allow-changed resume_from_checkpoint");
+  request.allow_changed = {"resume_from_checkpoint"};
+  const OutputDecision decision = prepare_output_folder(request);
+  EXPECT_EQ(decision.checkpoint, folder / "checkpoint-2");
+  EXPECT_TRUE(decision.goes_back);
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-6")) << "the run is not yet certain to start";
+}
+
 TEST(OutputFolder, NoFlagResumesTensorsOfAnotherShape) {
   const TemporaryFolder folder;
   const Asked old = request_for(folder.path());
@@ -176,12 +262,7 @@ TEST(OutputFolder, NoFlagResumesTensorsOfAnotherShape) {
   Asked request = request_for(folder.path());
   request.profile.adapter.lora_r += 1;
   request.allow_changed = {"lora_r"};
-  try {
-    prepare_output_folder(request);
-    FAIL() << "resumed";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("--allow-changed does not help"), std::string::npos) << error.message();
-  }
+  EXPECT_NE(refusal(request).find("--allow-changed does not help"), std::string::npos);
 }
 
 TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
@@ -261,30 +342,29 @@ TEST(OutputFolder, NoFileMakesAFolderARunButItsMarker) {
     for (const bool overwrite : {false, true}) {
       Asked request = request_for(folder.path());
       request.overwrite = overwrite;
-      try {
-        prepare_output_folder(request);
-        FAIL() << name << " accepted";
-      } catch (const ConfigError& error) {
-        EXPECT_NE(error.message().find(name), std::string::npos) << error.message();
-      }
+      EXPECT_NE(refusal(request).find(name), std::string::npos) << refusal(request);
     }
     set_run_aside(folder.path());
     EXPECT_EQ(read_file(folder / name), "{\"event\": \"start\", \"step\": 1}\n");
   }
 }
 
-TEST(OutputFolder, LinksUnderARunsNamesAreRefused) {
-  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard",
-                           storage::kReplacedFolder}) {
+TEST(OutputFolder, LinksAndPipesUnderARunsNamesAreRefused) {
+  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "report.html", "run.json",
+                           "tensorboard", storage::kReplacedFolder}) {
     const TemporaryFolder folder;
     Asked request = request_for(folder / "run");
     std::filesystem::create_directory(folder / "run");
     put_run(request, 3);
     write_file_atomic(folder / "mine", "mine");
-    std::filesystem::remove(folder / "run" / name);
-    std::filesystem::create_symlink(folder / "mine", folder / "run" / name);
-    EXPECT_THROW(prepare_output_folder(request), ConfigError) << name;
+    const std::filesystem::path path = folder / "run" / name;
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink(folder / "mine", path);
+    EXPECT_NE(refusal(request).find(name), std::string::npos);
     EXPECT_EQ(read_file(folder / "mine"), "mine");
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_NE(refusal(request).find(name), std::string::npos);
   }
 }
 
