@@ -112,7 +112,7 @@ def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
     (("learning_rate=1e-2,fast",), {}, "the profile is refused with: learning_rate=fast"),
     (("learning_rate=1e-2,",), {}, "empty value"),
     (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
-    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever=1: unknown key"), ((), {}, "nothing to vary"),
+    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever=1: unknown key"), ((), {}, "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep "),
     (("--nproc", "2", *GRID), {}, "--nproc is not a flag of sweep"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
     ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=DIR before --"),
     ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=DIR before --"),

@@ -76,6 +76,14 @@ TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
   EXPECT_NE(plan_table(result, {}, 1).find(change), std::string::npos);
 }
 
+TEST(PlanTable, EndsWithTheCheapestAndTheFastest) {
+  const std::string text = plan_table(some(), {}, 1);
+  const std::string verdict = "\nVerdict: the run fits in 4 of 5 cases; the cheapest is 1 x H100: 2h 00m";
+  EXPECT_NE(text.find(verdict), std::string::npos) << text;
+  const std::size_t fastest = text.find("; the fastest is 4 x H100: 36m 00s", text.find(verdict));
+  EXPECT_EQ(text.find('\n', fastest), text.size() - 1) << text;
+}
+
 TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
   std::istringstream lines(plan_json(some(), {.deadline_s = 3600}));
   std::vector<nlohmann::json> objects;

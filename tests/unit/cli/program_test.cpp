@@ -157,6 +157,36 @@ TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
   EXPECT_TRUE(contains(good.err, "the engine is missing")) << good.err;
 }
 
+TEST_F(Program, WhatCannotBePlannedOrMeasuredIsSaidBeforeTheEngineIsLoaded) {
+  fs::remove(engine());
+  fs::copy_file(fs::path(LORA_TRAIN_PROGRAM).parent_path() / "configs/gpus.json", folder_ / "configs/gpus.json");
+  const std::vector<std::string> plan = {"plan", "--shape", "qwen2.5-0.5b", "--documents", "100"};
+  const std::vector<std::string> check = {"check", "--profile", "small", "--no-files"};
+  const auto said = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words).err;
+  };
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "--documents: assuming 500 tokens each"},
+      {{"max_seq_len=128"}, "--documents: assuming 128 tokens each"},
+      {{"--gpu", "H300"}, "Did you mean \"H100\"?"},
+      {{"--disk", "0"}, "expected GB/s above 0"},
+      {{"--count", "0"}, "expected a whole number from 1"},
+      {{"--deadline", "soon"}, "expected a time such as 6h"},
+      {{"--budget", "-3"}, "expected dollars above 0"}};
+  for (const auto& [words, part] : cases) EXPECT_TRUE(contains(said(plan, words), part)) << said(plan, words);
+  EXPECT_TRUE(contains(said({"plan", "--shape", "gpt-5", "--documents", "9"}, {}), "gpt-5"));
+  EXPECT_TRUE(
+      contains(said({"plan", "--model", "m"}, {}), "datasets: missing; expected data to count, or --documents N"));
+  EXPECT_TRUE(contains(said({"bench"}, {"--shape", "tiny-qwen2", "--count", "batch_unit=documents"}),
+                       "batch_unit has no meaning here"));
+  EXPECT_TRUE(
+      contains(said(check, {"target_gpu=H101"}), "\"H101\" is not a GPU of configs/gpus.json; expected one of A10G"));
+  EXPECT_TRUE(
+      contains(said(check, {"target_gpu=A100"}), "\"A100\" may be A100 40 GB or A100 80 GB; expected one of them"));
+  EXPECT_EQ(run({"check", "--no-files", "--profile", "small", "target_gpu=4090"}).exit_code, 0);
+}
+
 TEST_F(Program, EngineOfAnotherBuildIsRefused) {
   options_.environment["FAKE_ENGINE_BUILD_ID"] = "0123456789abcdef";
   const CommandResult result = train({});
@@ -262,6 +292,8 @@ TEST_F(Program, CheckPrintsAProfileThatLoadsAgain) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out).at("lora_r"), 8);
   EXPECT_EQ(again.out, run({"check", "--profile", "small", "--no-files", "lora_r=8", "--json"}).out);
+  EXPECT_EQ(run({"check", "--no-files", "--report_to", "none", "small"}).exit_code, 0)
+      << "a profile is no item of a list";
 }
 
 TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {

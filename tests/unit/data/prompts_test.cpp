@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
+#include "lora_train/data/first_examples.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -95,6 +96,33 @@ TEST_F(Prompts, WithoutATemplateSayWhatHelps) {
   } catch (const FormatError& error) {
     EXPECT_NE(error.message().find("--raw"), std::string::npos) << error.message();
   }
+}
+
+TEST(FirstShortPrompt, IsAQuestionAloneWithItsAnswerOrAPromptAsItIs) {
+  const testing_support::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "rows.jsonl";
+  const auto found = [&](const std::string& rows) -> std::string {
+    testing_support::write_text(file, rows);
+    DatasetSpec spec;
+    spec.path = file;
+    const auto prompt = first_short_prompt(spec, DatasetUse::kTraining);
+    return prompt ? (prompt->is_raw ? "raw " : "chat ") + prompt->text : "none";
+  };
+  const auto chat = [](const std::string& question) {
+    return R"({"messages": [{"role": "user", "content": ")" + question +
+           R"("}, {"role": "assistant", "content": "7"}]})"
+           "\n";
+  };
+  EXPECT_EQ(found(chat("What's 3 plus 4?")), "chat What's 3 plus 4?");
+  EXPECT_EQ(found(chat(std::string(81, 'x')) + chat("two\\nlines") + "not json\n" + chat("short")), "chat short");
+  EXPECT_EQ(found("{\"prompt\": \"3 plus 4 is\", \"completion\": \" 7\"}\n"), "raw 3 plus 4 is");
+  EXPECT_EQ(found(R"({"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}, )"
+                  R"({"role": "assistant", "content": "7"}]})"
+                  "\n"),
+            "none");
+  std::string late;
+  for (int i = 0; i < 20; ++i) late += chat(std::string(81, 'x'));
+  EXPECT_EQ(found(late + chat("late")), "none");
 }
 
 }  // namespace
