@@ -136,16 +136,3 @@ def test_a_best_checkpoint_that_is_gone_is_an_error(setup):
     assert run.code == 4 and f"checkpoint-{best}" in run.stderr and "load_best_model_at_end=false" in run.stderr, run
     run = setup.train(**dict(changes, load_best_model_at_end=False))
     assert run.code == 0 and setup.summary()["adapter_step"] == 24, run
-
-
-@pytest.mark.parametrize("changes, message", [
-    (dict(metric_for_best_model="eval_los"), 'Did you mean "eval_loss"?'),
-    (dict(metric_for_best_model="test.loss"), "Expected one of eval_loss, perplexity, token_accuracy, ece, val.loss"),
-    (dict(early_stopping_patience=2, eval_steps="off"), "needs evaluations during the run"),
-    (dict(early_stopping_patience=0), "early_stopping_patience"),
-    (dict(early_stopping_threshold=-1), "early_stopping_threshold"),
-    (dict(eval_datasets=[]), "needs evaluation data"),
-])
-def test_bad_settings_are_refused_before_step_1(setup, changes, message):
-    run = setup.train(**settings(setup, **changes))
-    assert run.code == 2 and message in run.stderr and not setup.events("train"), run

@@ -7,18 +7,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from command import lora_train
+from command import Setup, lora_train
 from refusals import FORMAT, USAGE, assert_nothing_half_written, refused
 
 
-@pytest.fixture
-def adapter(setup):
-    """A good adapter folder made by a short run; the run's folder is removed."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    setup = Setup(tmp_path_factory.mktemp("trained"))
     run = setup.train(max_steps=1)
     assert run.code == 0, run
+    return setup.output_dir / "adapter"
+
+
+@pytest.fixture
+def adapter(setup, trained):
+    """A good adapter folder, made by a short run on the same model."""
     folder = setup.folder / "good_adapter"
-    shutil.move(setup.output_dir / "adapter", folder)
-    shutil.rmtree(setup.output_dir)
+    shutil.copytree(trained, folder)
     for key in ("lora_r", "lora_alpha"):
         setup.profile.pop(key)
     setup.profile["init_adapter"] = str(folder)
@@ -30,29 +35,16 @@ def change_adapter_config(folder, **changes):
     path.write_text(json.dumps(dict(json.loads(path.read_text()), **changes)))
 
 
-def test_good_adapter_trains(setup, adapter):
-    run = setup.train()
-    assert run.code == 0, run
-
-
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
 def test_adapter_without_a_file(setup, adapter, name):
     (adapter / name).unlink()
     refused(setup, FORMAT, name)
 
 
-def test_adapter_folder_that_is_not_there(setup, adapter):
-    refused(setup, FORMAT, "no_adapter", init_adapter=str(setup.folder / "no_adapter"))
-
-
-@pytest.mark.parametrize("key, value", [("use_dora", True), ("peft_type", "LOHA"), ("bias", "all"),
-                                        ("modules_to_save", ["lm_head"]), ("r", 5), ("target_modules", ["zz_proj"]),
-                                        ("init_lora_weights", "pissa"), ("arrow_config", {"top_k": 2})])
-def test_adapter_config_that_we_would_have_to_ignore(setup, adapter, key, value):
-    change_adapter_config(adapter, **{key: value})
+def test_adapter_config_that_we_would_have_to_ignore(setup, adapter):
+    change_adapter_config(adapter, use_dora=True)
     run = setup.train()
-    assert run.code == FORMAT, run
-    assert ("zz_proj" if key == "target_modules" else "lora_A" if key == "r" else key) in run.stderr, run
+    assert run.code == FORMAT and "use_dora" in run.stderr, run
     assert_nothing_half_written(setup)
 
 
@@ -97,9 +89,6 @@ def test_a_run_is_the_adapter_in_it(setup):
     run = setup.train(init_adapter=str(first), output_dir=str(setup.folder / "second"), max_steps=1)
     assert run.code == 0, run
     assert f"init_adapter: {first / 'adapter'}" in (setup.folder / "second/profile.yaml").read_text()
-    (first / "adapter/adapter_config.json").unlink()
-    run = setup.train(init_adapter=str(first), output_dir=str(setup.folder / "third"))
-    assert run.code == USAGE and f"Its newest checkpoint: init_adapter: {first}/checkpoint-1" in run.stderr, run
 
 
 def test_commands_that_answer_take_what_training_starts_from(setup):
@@ -113,22 +102,6 @@ def test_commands_that_answer_take_what_training_starts_from(setup):
     assert given.code == named.code == base.code == 0, (given, named, base)
     assert "which training starts from (init_adapter)" in given.stderr, given
     assert given.json_lines() == named.json_lines() != base.json_lines()
-
-
-def test_the_adapter_of_a_run_comes_before_one_of_another_tool_beside_it(setup):
-    assert setup.train(max_steps=1).code == 0
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        shutil.copy(setup.output_dir / "adapter" / name, setup.output_dir / name)
-    (setup.output_dir / "adapter_config.json").write_text("{}")  # of no use to anybody
-    run = lora_train("merge", "--model", setup.model, "--adapter", setup.output_dir, "--output-dir", setup.folder / "merged")
-    assert run.code == 0, run
-
-
-def test_a_run_that_trained_all_weights_is_no_adapter(setup):
-    run = setup.train(adapter="none", max_steps=1)
-    assert run.code == 0, run
-    run = lora_train("merge", "--model", setup.model, "--adapter", setup.output_dir, "--output-dir", setup.folder / "merged")
-    assert run.code == USAGE and f"Its model: --model {setup.output_dir}/model" in run.stderr, run
 
 
 def test_a_checkpoint_that_is_none_says_what_it_is(setup):

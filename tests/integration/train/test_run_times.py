@@ -143,11 +143,6 @@ def test_the_progress_says_what_the_run_has_cost(setup):
     assert "price: $36.00 an hour (profile)" in run.stderr
 
 
-def test_a_negative_price_is_refused(setup):
-    run = setup.train(gpu_price_per_hour=-1)
-    assert run.code == 2 and "gpu_price_per_hour" in run.stderr, run
-
-
 def test_a_resumed_run_that_fails_before_its_first_step_keeps_its_figures(setup):
     assert interrupt(setup, signal.SIGTERM, lambda: len(setup.events("train")) > 3) == 75
     before = setup.summary()

@@ -171,6 +171,9 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"rank_pattern: 8", "rank_pattern: got \"8\", expected a map such as {q_proj: 8}."},
       {"alpha_pattern: {q_proj: -1}", "alpha_pattern.q_proj: got \"-1\", expected a number > 0."},
       {"seed: -1", "seed: got \"-1\", expected an integer 0 <= x <= 9007199254740991."},
+      {"early_stopping_patience: 0", "early_stopping_patience: got \"0\", expected null or an integer >= 1."},
+      {"early_stopping_threshold: -1", "early_stopping_threshold: got \"-1\", expected a number >= 0."},
+      {"gpu_price_per_hour: -1", "gpu_price_per_hour: got \"-1\", expected null or a number >= 0."},
   };
   ProfileText files;
   for (const auto& [text, expected] : cases)
