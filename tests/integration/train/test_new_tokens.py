@@ -50,13 +50,8 @@ class Files:
 BAD = {
     "one that is there": (dict(add_tokens="[<new>, <|im_end|>]"), 'already has "<|im_end|>" with id 2047: use it as it is'),
     "one of the vocabulary": (dict(add_tokens="[ar]"), 'already has "ar" with id'),
-    "twice": (dict(add_tokens="[<a>, <a>]"), '"<a>" is listed twice'),
-    "empty": (dict(add_tokens='["<a>", ""]'), "expected a name such as <conf_0>"),
-    "no description": (dict(add_tokens="[<a>]", token_init="description"), '"<a>" has no init_text. Expected one for each token'),
     "a new one as description": (dict(add_tokens='[{token: <a>, init_text: "<b>"}, {token: <b>, init_text: b}]', token_init="description"),
                                  "contains <b>; that is also new"),
-    "an idle description": (dict(add_tokens="[{token: <a>, init_text: a}]"), '"<a>" has an init_text. Expected one for each token with token_init: description, and none without'),
-    "full fine-tuning": (dict(add_tokens="[<a>]", adapter="none"), "new rows are trained only together with an adapter"),
 }
 
 
