@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from command import lora_train, model_tensors
-from refusals import DATA, FORMAT, NUMERIC, USAGE, assert_nothing_half_written, refused
+from refusals import DATA, FORMAT, NUMERIC, USAGE, refused
 
 
 def test_a_repaired_input_trains_in_the_same_folder(setup):

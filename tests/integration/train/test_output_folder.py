@@ -12,7 +12,7 @@ import time
 
 import yaml
 
-from command import BINARY, ENVIRONMENT, lora_train, model_tensors, wait_for
+from command import BINARY, ENVIRONMENT, model_tensors, wait_for
 from run_files import adapter_bytes, snapshot
 
 STOPPED = 75
