@@ -174,8 +174,8 @@ TEST_F(Habits, AMistakeOnTheCommandLineIsNamedInShort) {
 }
 
 TEST_F(Habits, AProfileThatIsNotThereIsNamed) {
-  expect_refused({"check", "no-such.yaml"}, {"no-such.yaml"});
-  expect_refused({"check", "--profile", folder_ / "no.yaml"}, {"no.yaml"});
+  expect_refused({"check", "no-such.yaml"}, {"no-such.yaml: no such file"});
+  expect_refused({"check", "--profile", folder_ / "no.yaml"}, {"no.yaml: no such file"});
 }
 
 TEST_F(Habits, TheFolderOfARunInPlaceOfAProfileIsToldItsFlag) {
