@@ -213,7 +213,7 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
   model::Trainables written(list);
   written.values.fill_(1);
   save(folder, written);
-  if (std::isnan(fill)) {
+  if (!std::isfinite(fill)) {
     const std::vector<float> bad(8, fill), good(12, 1);
     const auto bytes = [](const std::vector<float>& v) {
       return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * 4);
@@ -237,7 +237,10 @@ TEST(AdapterFile, ChecksEveryTensor) {
   EXPECT_NE(tensor_error({{a, {2, 5}, true}, {b, {4, 2}, true}}, 0).find("another model or rank"), std::string::npos);
   EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}, {"x", {1}, true}}, 0).find("x: is not a LoRA tensor"),
             std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, NAN).find("NaN"), std::string::npos);
+  for (const float bad : {NAN, -INFINITY}) {
+    EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, bad).find(b + ": holds NaN or infinity"),
+              std::string::npos);
+  }
   EXPECT_EQ(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, 0), "accepted");
 }
 
