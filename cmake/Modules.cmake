@@ -65,7 +65,7 @@ function(lt_compile_together target kind)
 endfunction()
 
 # Optimising code that runs for milliseconds costs more compile time than it saves: tests, and modules (COLD) that read,
-# check and write small files and print. No COLD module touches a tensor, an example or a token in a loop. -Og takes
+# check and write small files and print. No COLD module touches an element of a tensor, an example or a token in a loop. -Og takes
 # a fifth less time than -O1; at -Og, g++ warns about its own std::optional. The sanitizer builds have -O0, a third of
 # the time of -O1, and -O1 for modules that are not COLD: their tests take four times as long at -O0.
 set(LT_COLD_OPTIONS $<$<CONFIG:Release>:-Og> $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
