@@ -16,8 +16,8 @@ from pathlib import Path
 
 # What libraries read once, when they are loaded: programs that differ in it have different servers.
 READ_AT_START = ("OMP_", "GOMP_", "KMP_", "MKL_")
-# What decides on the libraries themselves: a program that has such a variable is started.
-REAL_START = ("LD_", "LORA_TRAIN_TORCH", "MALLOC_", "GLIBC_TUNABLES")
+# What decides on the libraries themselves, or has them print when they are loaded: a program that has such a variable is started.
+REAL_START = ("LD_", "LORA_TRAIN_TORCH", "MALLOC_", "GLIBC_TUNABLES", "OMP_DISPLAY_ENV")
 
 
 class Server:
