@@ -85,7 +85,7 @@ TEST(MalformedProfile, FilesThatExtendOneAnother) {
     files.write(fmt::format("p{}.yaml", i), fmt::format("extends: [p{0}.yaml, p{0}.yaml]\n", i + 1));
   files.write("p30.yaml", "seed: 1\n");
   expect_mistake(files.error("extends: p0.yaml\n"), "p", "more than 200 files extend one another");
-  for (int i = 0; i < 5000; ++i) files.write(fmt::format("c{}.yaml", i), fmt::format("extends: c{}.yaml\n", i + 1));
+  for (int i = 0; i < 300; ++i) files.write(fmt::format("c{}.yaml", i), fmt::format("extends: c{}.yaml\n", i + 1));
   expect_mistake(files.error("extends: c0.yaml\n"), "c", "more than 200 files extend one another");
 }
 
