@@ -108,17 +108,20 @@ class LineReader : public ExampleReader {
   // Moves all complete lines out of pending_; at the end of the file, the remainder is also a line.
   void take_lines(ExampleBlock& block) {
     if (is_in_long_line_ && !skip_long_line()) return;
-    const std::size_t last = pending_.rfind('\n');
+    const std::size_t last = std::string_view(pending_).substr(num_searched_).rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
+      num_searched_ = pending_.size();
       if (pending_.size() > kMaxExampleBytes) {
         block.examples.push_back({.line = line_, .num_skipped = num_skipped_});
         refuse_long_line(block.examples.back(), file());
         is_in_long_line_ = true;
         pending_.clear();
+        num_searched_ = 0;
       }
       return;
     }
-    const std::size_t size = is_at_end_ ? pending_.size() : last + 1;
+    const std::size_t size = is_at_end_ ? pending_.size() : num_searched_ + last + 1;
+    num_searched_ = 0;
     std::string rest = pending_.substr(size);
     block.text = std::move(pending_);
     block.text.resize(size);
@@ -163,6 +166,7 @@ class LineReader : public ExampleReader {
 
   std::unique_ptr<ByteSource> bytes_;
   std::string pending_;
+  std::size_t num_searched_ = 0;  // bytes at the begin of pending_ without a line end
   std::size_t num_skipped_;
   Kind kind_;
   std::uint64_t line_ = 1;

@@ -196,6 +196,12 @@ TEST_F(ExampleReaderTest, PackedNamesKeepTheKindOfFile) {
   EXPECT_EQ(values_[0], (Json{{"a", "{}"}}));
 }
 
+TEST_F(ExampleReaderTest, ALineOfSeveralBlocksKeepsItsNeighbours) {
+  const std::string line = "{\"a\":\"" + std::string(5 << 19, 'x') + "\"}\n";
+  EXPECT_EQ(read("{}\n" + line + "{}\n" + line + line + "{}"), (Places{"1", "2", "3", "4", "5", "6"}));
+  EXPECT_EQ(values_[4]["a"].get<std::string>().size(), 5U << 19);
+}
+
 TEST_F(ExampleReaderTest, LinesOver64MiBAreSkippedWithoutHoldingThem) {
   const std::string line = "{\"a\":\"" + std::string(66 << 20, 'x') + "\"}";
   EXPECT_EQ(read("{}\n" + line + "\n{}\n" + line),
