@@ -38,6 +38,15 @@ def reason_of_googletest(case):
     return lines[places[0] + 1] if places and places[0] + 1 < len(lines) else ""
 
 
+def cases_of(path):
+    """The test cases of a JUnit file. Throws ParseError, for one that a crash has cut off."""
+    return ElementTree.parse(path).iter("testcase") if path.is_file() else []
+
+
+def name_of(case):
+    return f"{case.get('classname')}.{case.get('name')}"
+
+
 def results_of_stage(folder, stage):
     """[(outcome, name, reason)], empty where the stage wrote nothing."""
     if stage in LISTED_STAGES:
@@ -47,16 +56,19 @@ def results_of_stage(folder, stage):
         return [(result, name, "see above") for result, name in words]
     path = folder / f"{stage}.xml"
     try:
-        cases = ElementTree.parse(path).iter("testcase") if path.is_file() else []
-        return [(*outcome(case)[:1], f"{case.get('classname')}.{case.get('name')}", outcome(case)[1]) for case in cases]
+        return [(*outcome(case)[:1], name_of(case), outcome(case)[1]) for case in cases_of(path)]
     except ElementTree.ParseError as error:
         return [("failed", path.name, f"cannot be read: {error}")]
 
 
 def slowest(folder, num_tests):
     """Lines "SECONDS STAGE: NAME" of the tests that took longest, by the clock."""
-    times = [(float(case.get("time") or 0), f"{path.stem}: {case.get('classname')}.{case.get('name')}")
-             for path in folder.glob("*.xml") for case in ElementTree.parse(path).iter("testcase")]
+    times = []
+    for path in folder.glob("*.xml"):
+        try:
+            times += [(float(case.get("time") or 0), f"{path.stem}: {name_of(case)}") for case in cases_of(path)]
+        except ElementTree.ParseError:
+            continue  # results_of_stage() counts it as a failure
     return [f"{seconds:8.1f} s  {name}" for seconds, name in sorted(times, reverse=True)[:num_tests]]
 
 
