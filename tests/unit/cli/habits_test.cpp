@@ -6,6 +6,7 @@
 
 #include "commands/registry.h"
 #include "program.h"
+#include "program_fixture.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -17,13 +18,8 @@ namespace {
 using Words = std::vector<std::string>;
 using Parts = std::vector<std::string>;
 
-struct Said {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-Said say(const Words& words) {
-  Said said;
+CommandResult say(const Words& words) {
+  CommandResult said;
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   said.exit_code = run_program(words);
@@ -38,11 +34,9 @@ std::size_t count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 /// Refuses with exit code 2. Returns what was said.
 std::string expect_refused(const Words& words, const Parts& parts) {
-  const Said said = say(words);
+  const CommandResult said = say(words);
   EXPECT_EQ(said.exit_code, 2) << words[0] << "\n" << said.err;
   EXPECT_EQ(said.out, "");
   for (const std::string& part : parts) EXPECT_TRUE(contains(said.err, part)) << part << " is not in:\n" << said.err;
@@ -149,7 +143,7 @@ TEST_F(Habits, UnderscoresAreHyphensInEveryCommand) {
                              {"eval", "--allow_other_base=x"},
                              {"convert", "--allow_refused", "none.yaml"},
                              {"compare", "--log_level", "x"}}) {
-    const Said said = say(words);
+    const CommandResult said = say(words);
     EXPECT_NE(said.exit_code, 0) << words[0];
     EXPECT_FALSE(contains(said.err, "unknown flag")) << said.err;
   }
@@ -191,7 +185,7 @@ TEST_F(Habits, HelpAndListsAreThoseOfTheFlags) {
   EXPECT_EQ(say({"help", "check"}).out, say({"check", "--help"}).out);
   for (const Command& command : commands()) {
     if (command.name == "sweep") continue;  // a script
-    const Said said = say({command.name, "--help"});
+    const CommandResult said = say({command.name, "--help"});
     EXPECT_TRUE(said.exit_code == 0 && contains(said.out, "lora-train " + command.name)) << command.name << said.err;
   }
   const std::string words = say({"completion", "words"}).out, flags = say({"check", "--list-flags"}).out;
@@ -208,8 +202,8 @@ TEST_F(Habits, KeysAreFoundByTheNamesOfOtherTrainers) {
 }
 
 TEST_F(Habits, AListOfOneEndsWithAComma) {
-  const Said said = say({"check", "model=m", "datasets=[d]", "--no-files", "--lora_target_modules", "q_proj,",
-                         "--report-to", "tensorboard,", "--json"});
+  const CommandResult said = say({"check", "model=m", "datasets=[d]", "--no-files", "--lora_target_modules", "q_proj,",
+                                  "--report-to", "tensorboard,", "--json"});
   ASSERT_EQ(said.exit_code, 0) << said.err;
   const auto profile = nlohmann::json::parse(said.out);
   EXPECT_EQ(profile.at("lora_target_modules").dump(), R"(["q_proj"])");
@@ -218,7 +212,8 @@ TEST_F(Habits, AListOfOneEndsWithAComma) {
 
 TEST_F(Habits, CheckShowsWhatIsSetAndWhatComesNext) {
   const std::string file = write("p.yaml", "model: m\ndatasets: [d]\nlora_r: 4\n");
-  const Said in_short = say({"check", file, "--no-files"}), whole = say({"check", file, "--no-files", "--verbose"});
+  const CommandResult in_short = say({"check", file, "--no-files"}),
+                      whole = say({"check", file, "--no-files", "--verbose"});
   EXPECT_TRUE(in_short.err.ends_with("ok: next lora-train train " + file + "\n")) << in_short.err;
   EXPECT_TRUE(contains(in_short.out, "lora_r: 4") && !contains(in_short.out, "# default")) << in_short.out;
   const std::size_t num_left_out = count_of("# default\n", whole.out);
@@ -246,7 +241,7 @@ TEST_F(Habits, CompareTakesFoldersBehindItsFlagsAndSortsBothWays) {
   expect_refused({"compare", gone}, {gone, "does not exist"});
   std::filesystem::create_directory(folder_ / "empty");
   expect_refused({"compare", folder_ / "empty"}, {folder_ / "empty", "metrics.jsonl"});
-  const Said some = say({"compare", runs, gone, folder_ / "runs/a"});
+  const CommandResult some = say({"compare", runs, gone, folder_ / "runs/a"});
   EXPECT_EQ(some.exit_code, 0);
   EXPECT_TRUE(contains(some.err, "gone: does not exist")) << some.err;
   EXPECT_EQ(count_of("\na ", some.out), 1U) << some.out;
@@ -277,7 +272,7 @@ TEST_F(Habits, CompareWritesFilesOfItsOwnOnly) {
       expect_refused({"compare", run, flag, folder_ / name},
                      {std::string(flag) + ": " + (folder_ / name).string() + " is a link, a pipe or a device"});
     }
-    const Said nowhere = say({"compare", run, flag, folder_ / "none/runs.out"});
+    const CommandResult nowhere = say({"compare", run, flag, folder_ / "none/runs.out"});
     EXPECT_EQ(nowhere.exit_code, 5);
     EXPECT_TRUE(contains(nowhere.err, "none/runs.out: cannot create: its folder does not exist")) << nowhere.err;
   }
