@@ -4,7 +4,6 @@ have. LORA_TRAIN_GGUF_CASES=30 tries what tests/batteries/results/gguf.txt shows
 import json
 import os
 import shutil
-import subprocess
 
 import gguf
 import numpy as np
@@ -41,7 +40,7 @@ def export(path, *arguments):
 
 
 def refused(code, *arguments):
-    done = subprocess.run([engine.BIN / "lora-train", "export", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = engine.start("lora-train", "export", *arguments)
     assert done.returncode == code, done.stderr
     return done.stderr
 
