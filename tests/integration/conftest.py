@@ -6,9 +6,10 @@ import pytest
 from command import BINARY, Setup
 
 # Files that take longest, for the shortest wait at the end.
-LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_ablate", "test_tokenizer_battery", "test_cuda_host", "test_run", "test_bad_input", "test_output_folder",
-                 "test_generate", "test_sweep", "test_doctor", "test_init_adapter", "test_eval_tasks",
-                 "test_packing", "test_merge", "test_tiny_math"]
+LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_ablate", "test_confidence", "test_examples", "test_jobs",
+                 "test_shipped_profiles", "test_orders", "test_tokenizer_battery", "test_cuda_host", "test_tiny_math", "test_run",
+                 "test_output_folder", "test_doctor", "test_generate", "test_sweep", "test_init_adapter", "test_eval_tasks",
+                 "test_packing", "test_merge"]
 
 
 def pytest_collection_modifyitems(items):
