@@ -6,8 +6,9 @@
 # tests and the times of the stages are in build/test-results/times.txt too.
 # The last line is `N passed, N failed, N skipped`; the exit status is 1 if anything failed.
 #
-# The second tier: packaging and relocation, which run whenever cmake/, packaging/ or scripts/ is not as in the last
-# committed result (tests/batteries/results/packaging.txt); threads, slow_sanitizers and batteries, which take hours by hand.
+# The second tier: packaging and relocation, and the examples in full, which run whenever what they are made of is not as
+# in their last committed result (tests/batteries/results/{packaging,examples}.txt); threads, slow_sanitizers and
+# batteries, which take hours by hand.
 #
 #   scripts/test.sh                       the first tier, and what of the second is due
 #   scripts/test.sh --all                 both tiers; commit the results it writes
@@ -18,15 +19,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # In starting order. The last two keep every core busy to the end; the earlier ones partly wait for disks.
 stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,parity,integration
-packaging=packaging,relocation
-second_tier="$packaging,threads,slow_sanitizers,batteries"
-packaging_record=tests/batteries/results/packaging.txt
+second_tier=packaging,relocation,examples,threads,slow_sanitizers,batteries
+# Stages that run when their inputs change, by the name of their record, and these inputs.
+records=tests/batteries/results
+declare -A stages_of=([packaging]=packaging,relocation [examples]=examples)
+declare -A inputs_of=([packaging]="cmake packaging scripts CMakeLists.txt CMakePresets.json" [examples]="examples configs/jobs")
 # The stages that must end before a stage starts; for a stage that is not run, an earlier result is used.
 declare -A needs=([install]=packages [sanitizers]=packages [build]="packages install" [fuzz]="packages sanitizers"
   [checks]="packages install")
-for name in unit faults parity integration packaging relocation; do needs[$name]="packages install build"; done
+for name in unit faults parity integration packaging relocation examples; do needs[$name]="packages install build"; done
 for name in threads slow_sanitizers; do needs[$name]="packages sanitizers fuzz"; done
-needs[batteries]="packages install build unit faults parity integration packaging relocation"  # they time what they do
+needs[batteries]="packages install build unit faults parity integration packaging relocation examples"  # they time what they do
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
 
@@ -79,9 +82,12 @@ stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml
 faults=(tests/integration/train/test_kill.py tests/integration/train/test_signals.py tests/integration/train/test_saving.py)
 
 stage_integration() {
-  "$python" -m pytest -q "${parallel[@]}" tests/integration --ignore=tests/integration/packaging "${faults[@]/#/--ignore=}" \
-    --junitxml="$results/integration.xml"
+  "$python" -m pytest -q "${parallel[@]}" -m "not long_run" tests/integration --ignore=tests/integration/packaging \
+    "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"
 }
+
+# The shipped examples as people run them, until they have learned.
+stage_examples() { "$python" -m pytest -q -n "$(nproc)" -m long_run tests/integration --junitxml="$results/examples.xml"; }
 
 # Four at a time: they mostly wait.
 stage_faults() { "$python" -m pytest -q -n 4 "${faults[@]}" --junitxml="$results/faults.xml"; }
@@ -178,23 +184,25 @@ data_is_reproducible() { # folder of an example
   done
 }
 
-# What packaging and relocation depend on, as one checksum.
-packaging_inputs() {
-  find cmake packaging scripts CMakeLists.txt CMakePresets.json -type f -not -path '*/__pycache__/*' | LC_ALL=C sort |
-    xargs sha256sum | sha256sum | cut -c1-16
+# What the stages of a record depend on, as one checksum.
+inputs() { # record
+  # shellcheck disable=SC2086
+  find ${inputs_of[$1]} -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16
 }
 
-packaging_is_due() { ! grep -qs "^inputs $(packaging_inputs)$" "$packaging_record"; }
+is_due() { ! grep -qs "^inputs $(inputs "$1")$" "$records/$1.txt"; }
 
-record_packaging() {
+record() { # record
   {
-    printf 'inputs %s\n' "$(packaging_inputs)"
+    printf 'inputs %s\n' "$(inputs "$1")"
     printf 'date %s, commit %s, command: scripts/test.sh\n' "$(date '+%Y-%m-%d %H:%M')" "$(git describe --always --dirty)"
     printf '%s, %s cores\n' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)"
-    tail -n 1 "$results/packaging.log"
-    sed -n '/% tests passed\|Total Test time/p' "$results/relocation.log"
-  } >"$packaging_record"
-  printf '%s: written; commit it\n' "$packaging_record"
+    local name
+    for name in ${stages_of[$1]//,/ }; do
+      sed -n '/^examples\/\|^ *\(here\|theirs\) \|% tests passed\|Total Test time\|^[0-9]* passed/p' "$results/$name.log"
+    done
+  } >"$records/$1.txt"
+  printf '%s: written; commit it\n' "$records/$1.txt"
 }
 
 # Runs one stage in its own process; writes its seconds and status, and its CPU time, to files. Never call it in a
@@ -276,16 +284,18 @@ print_times() { # seconds of all
 
 main() {
   local name started=$SECONDS
-  if [ $# -eq 0 ] && packaging_is_due; then
-    printf 'cmake/, packaging/ or scripts/ is not as in %s: testing %s too\n' "$packaging_record" "$packaging"
-    stages+=",$packaging"
-  fi
+  for name in "${!stages_of[@]}"; do
+    if [ $# -eq 0 ] && is_due "$name"; then
+      printf '%s: not as in %s/%s.txt; testing %s too\n' "${inputs_of[$name]}" "$records" "$name" "${stages_of[$name]}"
+      stages+=",${stages_of[$name]}"
+    fi
+  done
   while [ $# -gt 0 ]; do
     case "$1" in
       --all) stages+=",$second_tier" ;;
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
-      -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       *) die "unknown argument \"$1\". Expected --all, --quick and --only STAGE,STAGE" ;;
     esac
     shift
@@ -303,7 +313,9 @@ main() {
     [ "$status" -eq 0 ] || failed+=("$name")
   done
   print_times $((SECONDS - started)) | tee "$results/times.txt"
-  case ",$stages," in *",$packaging,"*) [ ${#failed[@]} -gt 0 ] || record_packaging ;; esac
+  for name in "${!stages_of[@]}"; do
+    case ",$stages," in *",${stages_of[$name]},"*) [ ${#failed[@]} -gt 0 ] || record "$name" ;; esac
+  done
   python3 scripts/add_up_tests.py "$results" ${failed[@]+"${failed[@]}"}
 }
 

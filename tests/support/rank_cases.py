@@ -68,15 +68,12 @@ def all_cases():
 IN_CI = [Case("stop", "slurm", 3, "save", "", REQUEUE),  # waits longest
          Case("kill", "openmpi", 3, "step", "KILL", 1), Case("stop", "openmpi", 3, "step", "USR1", LAUNCHER),
          Case("kill", "nproc", 3, "start", "KILL", 1), Case("kill", "nproc", 3, "data", "KILL", 2),
-         Case("kill", "nproc", 3, "step", "KILL", 0), Case("kill", "nproc", 3, "evaluation", "KILL", 1),
-         Case("kill", "nproc", 3, "save", "KILL", 2), Case("kill", "nproc", 2, "save", "KILL", 0),
-         Case("kill", "nproc", 2, "data", "KILL", 0), Case("kill", "mpich", 3, "step", "KILL", 0),
-         Case("kill", "torchrun", 2, "save", "KILL", 1), Case("kill", "variables", 3, "evaluation", "KILL", 0),
-         Case("kill", "variables", 2, "data", "KILL", 0),
+         Case("kill", "nproc", 3, "evaluation", "KILL", 1), Case("kill", "nproc", 3, "save", "KILL", 2),
+         Case("kill", "mpich", 3, "step", "KILL", 0), Case("kill", "torchrun", 2, "save", "KILL", 1),
+         Case("kill", "variables", 3, "evaluation", "KILL", 0),
          Case("stop", "nproc", 3, "start", "TERM", 1), Case("stop", "nproc", 3, "data", "TERM", ALL),
-         Case("stop", "nproc", 3, "step", "INT", CTRL_C), Case("stop", "nproc", 3, "evaluation", "USR1", LAUNCHER),
-         Case("stop", "nproc", 2, "save", "INT", CTRL_C), Case("stop", "nproc", 2, "step", "", MAX_TIME),
-         Case("stop", "mpich", 3, "step", "USR1", LAUNCHER), Case("stop", "torchrun", 2, "step", "TERM", LAUNCHER),
+         Case("stop", "nproc", 3, "evaluation", "USR1", LAUNCHER), Case("stop", "nproc", 2, "save", "INT", CTRL_C),
+         Case("stop", "nproc", 2, "step", "", MAX_TIME), Case("stop", "torchrun", 2, "step", "TERM", LAUNCHER),
          Case("stop", "variables", 3, "data", "TERM", 2), Case("stop", "slurm", 3, "step", "", SCANCEL)]
 
 

@@ -1,4 +1,4 @@
-"""The examples that test_orders.py, test_confidence.py and test_tiny_math.py leave: their commands, as their READMEs have them."""
+"""The examples beside those of test_confidence.py and test_tiny_math.py: their commands, as their READMEs have them."""
 
 import json
 
@@ -12,20 +12,43 @@ SHOP = [{"question": f"Tom has {a} lamps and buys {b} more. How many?", "answer"
 NUMBER = r"#### (-?[0-9.,]+)"
 
 
-def test_qlora_learns_the_orders_and_keeps_them_when_merged(tmp_path):
-    run = lora_train("train", EXAMPLES / "qlora/profile.yaml", "--output-dir", tmp_path / "run", "--quiet", cwd=ROOT)
+def exact_match(profile, *arguments):
+    run = lora_train("eval", EXAMPLES / profile, *arguments, "--exact-match", "--max-new-tokens", "64", "--json", cwd=ROOT)
     assert run.code == 0, run
+    return run.json_lines()[0]["exact_match"]
+
+
+def train(name, folder, *arguments):
+    run = lora_train("train", EXAMPLES / name / "profile.yaml", "--output-dir", folder, "--quiet", *arguments, cwd=ROOT)
+    assert run.code == 0, run
+
+
+@pytest.mark.long_run
+def test_the_adapter_answers_held_out_orders_and_the_base_none(tmp_path):
+    train("orders", tmp_path / "run")
+    assert exact_match("orders/profile.yaml") <= 0.05
+    assert exact_match("orders/profile.yaml", "--adapter", tmp_path / "run") >= 0.95
+
+
+@pytest.mark.long_run
+def test_qlora_learns_the_orders_and_keeps_them_when_merged(tmp_path):
+    train("qlora", tmp_path / "run")
     merged = lora_train("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged", "--quiet", cwd=ROOT)
     assert merged.code == 0, merged
-    judged = lora_train("eval", EXAMPLES / "orders/profile.yaml", "--model", tmp_path / "merged", "--exact-match", "--json", cwd=ROOT)
-    assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
+    assert exact_match("orders/profile.yaml", "--model", tmp_path / "merged") >= 0.95
 
 
+@pytest.mark.long_run
 def test_full_fine_tuning_learns_the_orders(tmp_path):
-    run = lora_train("train", EXAMPLES / "full/profile.yaml", "--output-dir", tmp_path / "run", "--quiet", cwd=ROOT)
-    assert run.code == 0, run
-    judged = lora_train("eval", EXAMPLES / "full/profile.yaml", "--model", tmp_path / "run/model", "--exact-match", "--json", cwd=ROOT)
-    assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
+    train("full", tmp_path / "run")
+    assert exact_match("full/profile.yaml", "--model", tmp_path / "run/model") >= 0.95
+
+
+@pytest.mark.parametrize("name", ["orders", "qlora", "full"])
+def test_the_first_steps_lower_the_loss(name, tmp_path):
+    train(name, tmp_path / "run", "max_steps=6", "logging_steps=1", "eval_steps=0")
+    losses = [event["loss"] for event in map(json.loads, (tmp_path / "run/metrics.jsonl").open()) if event["event"] == "train"]
+    assert len(losses) == 6 and losses[-1] < 0.9 * losses[0], losses
 
 
 @pytest.fixture

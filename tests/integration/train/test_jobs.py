@@ -18,6 +18,7 @@ def run_jobs(*arguments, cwd=ROOT):
     return subprocess.run([ROOT / "scripts/run_jobs.sh", *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd)
 
 
+@pytest.mark.long_run
 def test_all_jobs_run_on_a_cpu_and_learn(tmp_path, record_property):
     start = time.monotonic()
     run = run_jobs("--program", BINARY, "--output", "jobs", cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Every shipped profile trains as given on a CPU, with a small model and data in place of its own, and says in one line what is different there."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ def given(name):
 
 
 def train(name, tmp_path, *more):
-    return lora_train("train", "--profile", name, "--model", EXAMPLE / "model", "--train-data", EXAMPLE / "train.jsonl",
+    rows = [{"messages": [{"role": "user", "content": f"{i} + 2?"}, {"role": "assistant", "content": f"{i + 2}"}]} for i in range(300)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return lora_train("train", "--profile", name, "--model", EXAMPLE / "model", "--train-data", tmp_path / "rows.jsonl",
                       "--output-dir", tmp_path / "run", "max_steps=2", *more, cwd=ROOT,
                       environment={"CONFIDENCE_DATA": CONFIDENCE / "heldout.jsonl"})
 

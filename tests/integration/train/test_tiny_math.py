@@ -15,7 +15,7 @@ def arguments(tmp_path):
     model = EXAMPLE / "model"
     assert (model / "model.safetensors").stat().st_size < 5e6
     return ["--model", model, "--train-data", EXAMPLE / "train.jsonl", "--eval-data", EXAMPLE / "heldout.jsonl",
-            "--output-dir", tmp_path / "run", "--set", "device=cpu", "--set", "max_seq_len=256", "--set", "packing=true",
+            "--output-dir", tmp_path / "run", "--set", "device=cpu", "--set", "precision=fp32", "--set", "max_seq_len=256", "--set", "packing=true",
             "--set", "global_batch_size=4", "--set", "micro_batch_size=1", "--set", "max_steps=30",
             "--set", "learning_rate=3e-3", "--set", "eval_steps=1000", "--set", "report_to=none"]
 
