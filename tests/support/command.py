@@ -1,7 +1,10 @@
 """What most tests share: the program and its environment, a small Qwen2 folder written without torch, examples and a profile."""
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -49,13 +52,26 @@ def lora_train(*arguments, cwd=None, environment=(), data=b"", cpu_seconds=0):
     return run
 
 
+def good_run(*arguments, **options):
+    """As lora_train, of a run that succeeds."""
+    run = lora_train(*arguments, **options)
+    assert run.code == 0, run
+    return run
+
+
+def expect_end(run, code, *parts):
+    """The exit code, and what is said on the way."""
+    assert run.code == code, run
+    for part in parts:
+        assert str(part) in run.stderr, f"{part!r} is not in {run}"
+
+
 def train_tiny_math(folder):
     """The folder of a run of 15 steps on the model of examples/tiny-math, whose adapter answers otherwise than its base."""
     example = ROOT / "examples/tiny-math"
-    run = lora_train("train", "--model", example / "model", "--train-data", example / "train.jsonl", "--output-dir", folder / "run",
-                     "device=cpu", "precision=fp32", "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256",
-                     "learning_rate=5e-3", "report_to=none")
-    assert run.code == 0, run
+    good_run("train", "--model", example / "model", "--train-data", example / "train.jsonl", "--output-dir", folder / "run",
+             "device=cpu", "precision=fp32", "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256",
+             "learning_rate=5e-3", "report_to=none")
     return folder / "run"
 
 
@@ -141,8 +157,7 @@ class Setup:
         """The model's folder with its linears quantised."""
         folder = self.folder / f"model-{kind}"
         if not folder.exists():
-            run = lora_train("quantize", "--model", self.model, "--output-dir", folder, "--base-precision", kind)
-            assert run.code == 0, run
+            good_run("quantize", "--model", self.model, "--output-dir", folder, "--base-precision", kind)
         return str(folder)
 
     def write_profile(self, **changes):
@@ -152,6 +167,10 @@ class Setup:
 
     def train(self, *arguments, **changes):
         return lora_train("train", "--profile", self.write_profile(**changes), *arguments)
+
+    def good_run(self, *arguments, **changes):
+        """As train, of a run that succeeds."""
+        return good_run("train", "--profile", self.write_profile(**changes), *arguments)
 
     def start(self, *arguments, **changes):
         """Starts `train` without waiting."""
@@ -169,6 +188,31 @@ class Setup:
 
     def summary(self):
         return json.loads((self.output_dir / "summary.json").read_text())
+
+
+def has_library(*names):
+    """Whether the dynamic linker finds one of them."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            return bool(ctypes.CDLL(name))
+    return False
+
+
+def handles_signals(pid):
+    """Before the program has asked for them, signals do what they always do. False of a process that has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def stop(process, number=signal.SIGTERM, code=75):
+    """Asks the process to stop, and returns what it has said on stderr by its end."""
+    process.send_signal(number)
+    stderr = process.communicate(timeout=300)[1]
+    assert process.returncode == code, f"exit code {process.returncode}: {stderr}"
+    return stderr
 
 
 def wait_for(condition, what, process, seconds=300):

@@ -20,4 +20,5 @@ ROWS = {
 
 
 def task(setup, name, kind, **more):
-    return dict({"name": name, "kind": kind, "path": str(setup.folder / f"{name}.jsonl"), "max_new_tokens": 12}, **more)
+    tokens = {} if kind == "choices" else {"max_new_tokens": 12}
+    return dict({"name": name, "kind": kind, "path": str(setup.folder / f"{name}.jsonl"), **tokens}, **more)

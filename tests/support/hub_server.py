@@ -3,6 +3,7 @@ on demand. `with HubServer(hub) as server` serves what a Hub (hub_store.py) hold
 hub does from its content network. Faults: hub_faults.py."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -71,7 +72,8 @@ class Handler(BaseHTTPRequestHandler):
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True
                 return
-        self.fail(404, "no such route")
+        with contextlib.suppress(Answered):
+            self.fail(404, "no such route")
 
     do_GET = do_HEAD = do_POST = do_PUT = do_any
 
@@ -104,10 +106,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def fail(self, status, message, code=None, headers=()):
         headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **dict(headers)}
-        try:
-            self.send(status, {"error": message}, headers)
-        except Answered:
-            pass
+        self.send(status, {"error": message}, headers)
 
     def token(self):
         return self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -117,23 +116,18 @@ class Handler(BaseHTTPRequestHandler):
         found = self.hub.repositories.get(("dataset" if kind and kind.startswith("dataset") else "model", name))
         if token and token not in self.hub.tokens:
             self.fail(401, "Invalid credentials in Authorization header")
-            raise Answered
         if found is None or (found.private and not token):
             self.fail(404 if token else 401, "Repository not found", "RepoNotFound")
-            raise Answered
         if found.gated and token != "hf_write":
             self.fail(403 if token else 401, "Access to model is restricted.", "GatedRepo")
-            raise Answered
         if needs_write and (self.hub.tokens.get(token) != "write" or name.split("/")[0] not in (self.hub.user, "org")):
             self.fail(403, "You don't have the rights to write here")
-            raise Answered
         return found
 
     def files(self, repository, revision):
         sha = repository.find(revision)
         if sha is None:
             self.fail(404, "Invalid rev id: " + revision, "RevisionNotFound")
-            raise Answered
         return sha, repository.commits[sha]
 
     def on_revision(self, kind, name, revision):
@@ -162,7 +156,6 @@ class Handler(BaseHTTPRequestHandler):
         sha, files = self.files(self.repository(kind, name), revision)
         if path not in files:
             self.fail(404, "Entry not found", "EntryNotFound", {"X-Repo-Commit": sha})
-            raise Answered
         return sha, files[path]
 
     def on_head(self, kind, name, revision, path):
@@ -201,7 +194,6 @@ class Handler(BaseHTTPRequestHandler):
         role = self.hub.tokens.get(self.token())
         if role is None:
             self.fail(401, "Invalid username or password.")
-            raise Answered
         self.send(200, {"type": "user", "name": self.hub.user, "orgs": [{"name": "org"}],
                         "auth": {"accessToken": {"role": role}}})
 
@@ -228,7 +220,6 @@ class Handler(BaseHTTPRequestHandler):
         repository = self.repository(kind, name, True)
         if branch in repository.references:
             self.fail(409, "Reference already exists")
-            return
         repository.references[branch] = repository.references["main"]
         self.send(200, {})
 
@@ -266,7 +257,6 @@ class Handler(BaseHTTPRequestHandler):
         data = self.read_body()
         if sha256(data) != oid:
             self.fail(400, "BadDigest")
-            return
         self.hub.large[oid] = data
         self.send(200)
 
@@ -281,7 +271,6 @@ class Handler(BaseHTTPRequestHandler):
         tags = [f'"{hashlib.md5(part).hexdigest()}"' for part in parts]
         if tags != [part["etag"] for part in wanted["parts"]] or sha256(b"".join(parts)) != oid:
             self.fail(400, "parts do not fit")
-            return
         self.hub.large[oid] = b"".join(parts)
         self.send(200, {"success": True})
 
@@ -289,7 +278,6 @@ class Handler(BaseHTTPRequestHandler):
         wanted = json.loads(self.read_body())
         if oid not in self.hub.large or len(self.hub.large[oid]) != wanted["size"]:
             self.fail(404, "Object does not exist")
-            return
         self.send(200, {})
 
     def on_commit(self, kind, name, revision):
@@ -299,7 +287,6 @@ class Handler(BaseHTTPRequestHandler):
         header, files = lines[0]["value"], dict(files)
         if header.get("parentCommit", sha) != sha:
             self.fail(412, "A commit has happened since. Please refresh and try again.")
-            return
         for line in lines[1:]:
             value = line["value"]
             if line["key"] == "file":
@@ -307,7 +294,6 @@ class Handler(BaseHTTPRequestHandler):
             elif line["key"] == "lfsFile":
                 if value["oid"] not in self.hub.large:
                     self.fail(400, "LFS pointer pointed to a file that does not exist")
-                    return
                 files[value["path"]] = self.hub.large[value["oid"]]
         made = repository.commit(files, revision, header["summary"])
         self.send(200, {"commitUrl": f"{self.server.url}/{name}/commit/{made}", "commitOid": made, "success": True})

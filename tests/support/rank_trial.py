@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from command import BINARY
+from command import BINARY, handles_signals
 from launchers import Job, slurm
 from rank_cases import ALL, CTRL_C, LAUNCHER, LENGTHS, MAX_TIME, REQUEUE, SCANCEL, RankRun
 
@@ -60,15 +60,6 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def handles_signals(pid):
-    """Before the program has asked for them, signals do what they always do."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return False
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Runs on the stand-ins for the CUDA runtime and NCCL (tests/programs/stand_in_gpu)."""
 
 import glob
-import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +12,7 @@ STAND_IN = BINARY.parent / "stand_in_gpu"
 PRELOADED = " ".join(str(STAND_IN / f"libstand_in_{name}.so") for name in ("runtime", "nccl"))
 EMPTY_CACHE = Path(CACHE.name) / "empty"  # of a run that is given no other
 DEVICE = 6
+TAKES_MEMORY_OR_WAITS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize")
 NEEDS_STAND_IN = [
     pytest.mark.skipif(not (STAND_IN / "libstand_in_runtime.so").exists(), reason="the CUDA library is not built here"),
     pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has an NVIDIA GPU")]
@@ -40,8 +41,24 @@ def on_stand_in(setup, settings=(), command="train", kind=None, **changes):
     return run_on_stand_in(setup.output_dir.parent, [*command, "--profile", setup.write_profile(**changes)], settings)
 
 
-def summary_of(setup):
-    return json.loads((setup.output_dir / "summary.json").read_text())
+def in_20_steps(setup, said, **changes):
+    """What 30 steps call more often than 10, neither of which takes memory or waits: {call of the CUDA runtime: how often}."""
+    counts = []
+    for steps in (10, 30):
+        run, calls = on_stand_in(setup, max_steps=steps, save_steps=1000, eval_steps=1000, output_dir=str(setup.folder / f"run-{steps}"), **changes)
+        assert run.code == 0 and said in run.stderr and "0 segments allocated after step 1" in run.stderr, run
+        counts.append(calls)
+    more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
+    assert not any(more[name] for name in TAKES_MEMORY_OR_WAITS), more
+    return more, calls
+
+
+def expect_device_error(run, pattern="CUDA error.*lora-train doctor"):
+    """Exit code and the one line of an error."""
+    assert run.code == DEVICE, run
+    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and re.search(pattern, errors[0]), run
+
 
 def train_on_gpus(setup, num_ranks, *flags, settings=(), name="run", **changes):
     """(the run, [{call of NCCL: how often}, by rank])."""

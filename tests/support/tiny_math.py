@@ -27,6 +27,14 @@ def write_rows(path, rows):
     return path
 
 
+def model_without_template(folder):
+    model = folder / "model"
+    shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("chat_template.jinja"))
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({key: config[key] for key in config if key != "chat_template"}))
+    return model
+
+
 def poisoned_model(folder):
     """The model with NaN in one weight."""
     model = folder / "model"
