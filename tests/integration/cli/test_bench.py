@@ -2,21 +2,19 @@
 
 import json
 
-from command import lora_train
+import pytest
+from command import expect_end, good_run, lora_train
 
 TINY = ["--shape", "tiny-qwen3", "device=cpu", "max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1"]
 
 
 def bench(*arguments):
-    run = lora_train("bench", *arguments)
-    assert run.code == 0, run
+    run = good_run("bench", *arguments)
     return run
 
 
 def test_counts_a_7b_shape_without_files_memory_or_gpu():
-    found = bench("--shape", "qwen2.5-7b", "--count", "--json").json_lines()
-    assert len(found) == 1
-    found = found[0]
+    [found] = bench("--shape", "qwen2.5-7b", "--count", "--json").json_lines()
     assert found["tokens"] == 16384 and found["speed"] is None
     assert found["cuda_graphs"] == {"recorded": False, "reason": "no step was computed"}
     assert abs(found["required_flops"]["total"] / found["tokens"] / 29.76e9 - 1) < 1e-3
@@ -63,51 +61,37 @@ def test_measures_steps_and_writes_a_trace(tmp_path):
     assert {call["cat"] for call in calls} >= {"gemm", "lora", "attention", "norm", "rope", "swiglu", "loss", "optimizer"}
 
 
-def test_measures_packed_documents():
-    table = bench(*TINY, "--mix", "gradient_checkpointing=full", "precision=fp32").stdout
-    assert "recompute full" in table and "tokens/s" in table and "GEMM rate" in table
-
-
-def test_a_table_of_a_cpu_says_nothing_of_gpus():
-    table = bench(*[word for word in TINY if not word.startswith("micro")], "micro_batch_size=20",
-                  "gradient_accumulation_steps=1").stdout
-    assert ", cpu, " in table and "a step of 1,280 tokens" in table, table
-    assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
-    counted = bench(*TINY, "--count").stdout
-    assert "assumed for an NVIDIA H200, not measured" in counted and "at assumed rates" in counted and "launches  " in counted, counted
-
-
 def test_rates_are_measured_kept_and_named(tmp_path):
-    rates = tmp_path / "rates.json"
-    found = bench(*TINY[:5], "--measure-rates", "--rates", rates, "--json").json_lines()[0]
-    written = json.loads(rates.read_text())
-    assert found["rates"]["source"] == str(rates) and found["rates"]["gpu"] == written["gpu"] == "cpu", found["rates"]
-    assert written["shape"] == "tiny-qwen3" and written["date"].startswith("20") and found["speed"] is None
-    for rate in ("gemm", "attention_forward", "attention_backward"):
-        assert found["rates"][rate + "_flops_per_s"] == written[rate + "_flops_per_s"] > 1e6
-    assert written["copy_bytes_per_s"] > 1e6
-    total_s = sum(found["bound"][part] for part in ("gemm_s", "attention_s", "memory_s"))
-    assert abs(sum(work["bound_ms"] for work in found["classes"]) / total_s / 1e3 - 1) < 1e-9
-    assert abs(found["bound"]["total_ms"] / total_s / 1e3 - 1) < 1e-9
-    counted = bench(*TINY, "--count", "--rates", rates).stdout
-    assert "measured on cpu, tiny-qwen3, 20" in counted and "at measured rates" in counted and "assumed" not in counted, counted
-    assert bench(*TINY, "--count", "--json").json_lines()[0]["rates"]["source"] == "assumed"
-    rates.write_text(rates.read_text()[:-10])
-    for command in ([*TINY, "--count"], TINY):
-        run = lora_train("bench", *command, "--rates", rates)
-        assert run.code == 4 and str(rates) in run.stderr and "measured rates" in run.stderr, run
-
-
-def test_one_process_measures_steps_and_then_the_rates_of_their_bound(tmp_path):
+    """By one process: steps, and then the rates of their bound."""
     rates = tmp_path / "rates.json"
     found = bench(*TINY, "--measure-rates", "--rates", rates, "--json").json_lines()[0]
     written = json.loads(rates.read_text())
-    assert found["rates"]["source"] == str(rates) and found["speed"]["step_ms"] > 0
-    assert found["rates"]["gemm_flops_per_s"] == found["speed"]["gemm_flops_per_s"] == written["gemm_flops_per_s"]
-    assert found["speed"]["gemm_share"] > 0 and found["speed"]["linears_share"] > 0
+    assert found["rates"]["source"] == str(rates) and found["rates"]["gpu"] == written["gpu"] == "cpu", found["rates"]
+    assert written["shape"] == "tiny-qwen3" and written["date"].startswith("20") and written["copy_bytes_per_s"] > 1e6
+    for rate in ("gemm", "attention_forward", "attention_backward"):
+        assert found["rates"][rate + "_flops_per_s"] == written[rate + "_flops_per_s"] > 1e6
+    speed, bound = found["speed"], found["bound"]
+    assert speed["gemm_flops_per_s"] == written["gemm_flops_per_s"] and speed["gemm_share"] > 0 and speed["linears_share"] > 0 < speed["step_ms"]
     assert all(work["bound_ms"] > 0 and work["ms"] > 0 for work in found["classes"] if work["name"] != "copy"), found["classes"]
-    assert abs(sum(work["bound_ms"] for work in found["classes"]) / found["bound"]["total_ms"] - 1) < 1e-9
-    assert abs(found["bound"]["gemm_s"] * written["gemm_flops_per_s"] / found["classes"][0]["flops"] - 1) < 1e-9
+    total_ms = 1e3 * sum(bound[part] for part in ("gemm_s", "attention_s", "memory_s"))
+    assert [sum(work["bound_ms"] for work in found["classes"]), bound["total_ms"]] == pytest.approx([total_ms] * 2, rel=1e-9)
+    assert bound["gemm_s"] * written["gemm_flops_per_s"] == pytest.approx(found["classes"][0]["flops"], rel=1e-9)
+    counted = bench(*TINY, "--count", "--rates", rates).stdout
+    assert "measured on cpu, tiny-qwen3, 20" in counted and "at measured rates" in counted and "assumed" not in counted, counted
+    rates.write_text(rates.read_text()[:-10])
+    for command in ([*TINY, "--count"], TINY):
+        expect_end(lora_train("bench", *command, "--rates", rates), 4, str(rates), "measured rates")
+    alone = bench(*TINY[:5], "--measure-rates", "--rates", tmp_path / "alone.json", "--json").json_lines()[0]
+    assert alone["speed"] is None and alone["rates"]["source"] == str(tmp_path / "alone.json")
+
+
+def test_a_table_of_a_cpu_says_nothing_of_gpus():
+    words = [word for word in TINY if not word.startswith("micro")]
+    table = bench(*words, "micro_batch_size=20", "gradient_accumulation_steps=1", "--mix", "gradient_checkpointing=full", "precision=fp32").stdout
+    assert ", cpu, " in table and "a step of 1,280 tokens" in table and "recompute full" in table and "GEMM rate" in table, table
+    assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
+    counted = bench(*TINY, "--count").stdout
+    assert "assumed for an NVIDIA H200, not measured" in counted and "at assumed rates" in counted and "launches  " in counted, counted
 
 
 def test_only_steps_are_measured_if_nothing_else_is_wanted():
@@ -135,5 +119,4 @@ def test_refuses_what_it_has_no_use_for():
                              (["--shape", "tiny-qwen2", "--only-steps", "--profile-trace", "t.json"], "nothing to trace"),
                              (["--shape", "tiny-qwen2", "--count", "--only-steps"], "no steps"),
                              (["--shape", "tiny-qwen2", "--steps", "0"], "from 1 to")]:
-        run = lora_train("bench", *arguments)
-        assert run.code == 2 and words in run.stderr, run
+        expect_end(lora_train("bench", *arguments), 2, words)

@@ -1,6 +1,5 @@
 """`chat`: a script's conversation, and a person's at a terminal."""
 
-import ctypes
 import fcntl
 import json
 import os
@@ -16,27 +15,15 @@ import time
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train, train_tiny_math
+from command import BINARY, ENVIRONMENT, expect_end, has_library, lora_train, train_tiny_math
+from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, write_rows
 
-EXAMPLE = ROOT / "examples/tiny-math"
-MODEL = EXAMPLE / "model"
-FP32 = ("--set", "device=cpu", "--set", "precision=fp32")
-QUESTIONS = [json.loads(line)["messages"][0]["content"] for line in (EXAMPLE / "heldout.jsonl").read_text().splitlines()]
 LONG = ("--temperature", "5", "--top-k", "60", "--seed", "3")  # an answer of many tokens
 UP, LEFT, PASTE = "\x1b[A", "\x1b[D", "\x1b[200~{}\x1b[201~"
 EMPTY_LINE_END, CTRL_C = "\x04", "\x03"
 
 
-def has_libedit():
-    for name in ("libedit.so.2", "libedit.so.0"):
-        try:
-            return bool(ctypes.CDLL(name))
-        except OSError:
-            pass
-    return False
-
-
-edits_lines = pytest.mark.skipif(not has_libedit(), reason="libedit is not here")
+edits_lines = pytest.mark.skipif(not has_library("libedit.so.2", "libedit.so.0"), reason="libedit is not here")
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +43,8 @@ def answers(*arguments, said, **options):
     return run.json_lines()
 
 
-def generated(messages, *arguments, folder):
-    rows = folder / "row.jsonl"
-    rows.write_text(json.dumps({"messages": messages}) + "\n")
-    run = lora_train("generate", "--model", MODEL, *FP32, "--json", "--prompts", rows, *arguments)
-    assert run.code == 0, run
-    return run.json_lines()[0]
-
-
 def user(text):
     return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}
 
 
 class Person:
@@ -107,6 +82,10 @@ class Person:
         self.type(text + "\r")
         return self.wait_for(until)
 
+    def leave(self):
+        self.type(EMPTY_LINE_END)
+        assert self.finish() == 0
+
     def finish(self):
         code = self.process.wait(timeout=60)
         self.read()
@@ -118,83 +97,50 @@ class Person:
 
 # A script.
 
-def test_a_turn_goes_through_the_template_with_all_turns_before_it(tmp_path):
-    first, second = answers(said=QUESTIONS[:2])
-    chats = [[user(QUESTIONS[0])], [user(QUESTIONS[0]), assistant(first["completion"]), user(QUESTIONS[1])]]
-    assert [first["prompt"], second["prompt"]] == chats
-    for line, messages in zip((first, second), chats):
-        assert line["completion_ids"] == generated(messages, folder=tmp_path)["completion_ids"]
-
-
-def test_what_is_in_the_cache_is_not_computed_again(tmp_path):
+def test_a_turn_goes_through_the_template_and_what_is_in_the_cache_is_not_computed_again(tmp_path):
     run = chat("--json", said=QUESTIONS[:4])
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": line["prompt"]}) + "\n" for line in run.json_lines()))
-    whole = lora_train("generate", "--model", MODEL, *FP32, "--json", "--prompts", rows)
-    assert [line["completion_ids"] for line in run.json_lines()] == [line["completion_ids"] for line in whole.json_lines()]
+    lines, turns = run.json_lines(), []
+    for question, line in zip(QUESTIONS, lines):
+        turns.append(user(question))
+        assert line["prompt"] == turns
+        turns.append({"role": "assistant", "content": line["completion"]})
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": line["prompt"]} for line in lines])
+    whole = generate("--json", "--prompts", rows)
+    assert len(lines) == 4 and [line["completion_ids"] for line in lines] == [line["completion_ids"] for line in whole.json_lines()]
     in_chat, in_generate = (int(re.search(r"^([\d,]+) prompt tokens", of.stderr, re.MULTILINE)[1].replace(",", "")) for of in (run, whole))
     assert in_chat < in_generate / 2, (in_chat, in_generate)
-
-
-def test_stdout_has_the_answers_alone():
-    lines = answers(said=QUESTIONS[:2])
-    run = chat(said=[QUESTIONS[0], "/help", QUESTIONS[1]])
-    assert run.code == 0 and run.stdout == "".join(line["completion"] + "\n" for line in lines), run
-    assert "> " not in run.stderr.splitlines() and "/reset" in run.stderr, run
+    plain = chat(said=[QUESTIONS[0], "/help", QUESTIONS[1]])
+    assert plain.code == 0 and plain.stdout == "".join(line["completion"] + "\n" for line in lines[:2]), plain
+    assert "> " not in plain.stderr.splitlines() and "/reset" in plain.stderr, plain
 
 
 def test_reset_system_and_adapter(tmp_path, run_folder):
     question = QUESTIONS[0]
     lines = answers("--adapter", run_folder, "--system", "Be brief.", said=[
         question, "/adapter off", "/reset", question, "/adapter on", "/reset", question, "/system", "/reset", question, "/exit", question], model=None)
-    tuned, base = (generated([{"role": "system", "content": "Be brief."}, user(question)], *flags, folder=tmp_path)["completion_ids"]
-                   for flags in (("--adapter", run_folder), ()))
-    plain = generated([user(question)], "--adapter", run_folder, folder=tmp_path)["completion_ids"]
+    brief = write_rows(tmp_path / "brief.jsonl", [{"prompt": [{"role": "system", "content": "Be brief."}, user(question)]}, {"prompt": question}])
+    (base, _), (tuned, plain) = ([line["completion_ids"] for line in completions("--prompts", brief, *flags)] for flags in ((), ("--adapter", run_folder)))
     assert tuned != base
     assert [line["completion_ids"] for line in lines] == [tuned, base, tuned, plain]
     assert [len(line["prompt"]) for line in lines] == [2, 2, 2, 1]
 
 
-def test_the_same_conversation_is_drawn_again_and_a_repeated_question_anew():
-    draw = ("--temperature", "1.5", "--max-new-tokens", "16", "--seed", "5")
-    said = [QUESTIONS[0], "/reset", QUESTIONS[0]]
-    lines = answers(*draw, said=said)
-    assert answers(*draw, said=said) == lines
-    assert lines[0]["completion_ids"] != lines[1]["completion_ids"]
+def test_a_repeated_question_is_drawn_anew():
+    draw = [answers("--temperature", "1.5", "--max-new-tokens", "16", "--seed", "5", said=[QUESTIONS[0], "/reset", QUESTIONS[0]]) for _ in range(2)]
+    assert draw[0] == draw[1] and draw[0][0]["completion_ids"] != draw[0][1]["completion_ids"]
 
 
-def test_a_backslash_continues_the_line():
-    assert answers(said=["1 plus\\", "1?\\"])[0]["prompt"] == [user("1 plus\n1?")]
-
-
-@pytest.mark.parametrize("said, code, part", [
-    ([QUESTIONS[0], "/rest"], 2, "stdin:2: /rest: unknown command. Did you mean \"/reset\"?"), (b"a\xff\n", 3, "stdin:1: the message is not UTF-8 at byte 2"),
-    (["word " * 1100], 3, "stdin:1: the message has"), (["/adapter off"], 2, "start with --adapter DIR")])
-def test_a_mistake_ends_a_script(said, code, part):
-    run = chat(said=said)
-    assert run.code == code and part in run.stderr, run
-
-
-def test_a_full_context_says_what_to_do():
-    run = chat(*LONG, "--max-new-tokens", "100000", said=["word " * 200, "word " * 900])
-    assert run.code == 3 and "stdin:2: the conversation has" in run.stderr and "/reset forgets the conversation" in run.stderr, run
-
-
-@pytest.mark.parametrize("arguments, code, part", [
-    (("--stop", ""), 2, "--stop"), (("--top-p", "0.9"), 2, "--temperature"), (("--chat-template", "no-such"), 5, "Built in: "),
-    (("--prompt", "a"), 2, "--prompt"), (("--max-new-tokens", "0"), 2, "from 1 to")])
-def test_flags_that_are_wrong(arguments, code, part):
-    run = chat(*arguments, said=[])
-    assert run.code == code and part in run.stderr, run
+@pytest.mark.parametrize("arguments, said, code, part", [
+    ((), [QUESTIONS[0], "/rest"], 2, "stdin:2: /rest: unknown command. Did you mean \"/reset\"?"), ((), b"a\xff\n", 3, "stdin:1: the message is not UTF-8 at byte 2"),
+    ((), ["word " * 1100], 3, "stdin:1: the message has"), ((*LONG, "--max-new-tokens", "100000"), ["word " * 200, "word " * 900], 3, "stdin:2: the conversation has"),
+    (("--chat-template", "no-such"), [], 5, "Built in: "), (("--prompt", "a"), [], 2, "--prompt"), (("--max-new-tokens", "0"), [], 2, "from 1 to")])
+def test_a_mistake_ends_a_script(arguments, said, code, part):
+    expect_end(chat(*arguments, said=said), code, part)
 
 
 def test_a_model_without_a_template_names_the_flag(tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("chat_template.jinja"))
-    config = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({key: config[key] for key in config if key != "chat_template"}))
-    run = chat(said=["a"], model=model)
-    assert run.code == 4 and "--chat-template chatml" in run.stderr, run
+    model = model_without_template(tmp_path)
+    expect_end(chat(said=["a"], model=model), 4, "--chat-template chatml")
     assert len(answers("--chat-template", "chatml", "--max-new-tokens", "3", said=["a"], model=model)) == 1
 
 
@@ -213,17 +159,14 @@ def test_a_signal_ends_a_script_with_0(number):
 # A person.
 
 def test_two_turns_then_the_base_then_ctrl_d(tmp_path, run_folder):
-    question = QUESTIONS[0]
-    tuned, base = (generated([user(question)], *flags, folder=tmp_path)["completion"].split("\n")[0] for flags in (("--adapter", run_folder), ()))
+    tuned, base = (completions("--prompt", QUESTIONS[0], *flags)[0]["completion"].split("\n")[0] for flags in (("--adapter", run_folder), ()))
     person = Person(tmp_path, "--adapter", run_folder, model=None)
-    shown = person.say(question)
-    assert tuned in shown, shown
+    assert tuned in person.say(QUESTIONS[0])
     person.say(QUESTIONS[1])
     assert "The conversation is forgotten." in person.say("/reset", r"forgotten\.\r\n.*> ")
     assert "The base model answers" in person.say("/adapter off", r"\(base\) > ")
-    assert base in person.say(question, r"\r\n\r\n.*\(base\) > ")
-    person.type(EMPTY_LINE_END)
-    assert person.finish() == 0
+    assert base in person.say(QUESTIONS[0], r"\r\n\r\n.*\(base\) > ")
+    person.leave()
 
 
 @edits_lines
@@ -255,14 +198,12 @@ def test_lines_are_edited_and_remembered(tmp_path):
     assert user("1 plus 21 é") in json.loads(re.search(r"\{.*\}", person.say("1 plus 1 é" + 3 * LEFT + "2"))[0])["prompt"]
     pasted = person.say(PASTE.format("first\rsecond\t\rthird"))
     assert json.loads(re.search(r"\{.*\}", pasted)[0])["prompt"][-1] == user("first\nsecond\t\nthird")
-    person.type(EMPTY_LINE_END)
-    assert person.finish() == 0
+    person.leave()
     assert person.history.stat().st_mode & 0o777 == 0o600
     again = Person(tmp_path, "--json", "--max-new-tokens", "3")
     assert json.loads(re.search(r"\{.*\}", again.say(UP))[0])["prompt"] == [user("first\nsecond\t\nthird")]
     assert json.loads(re.search(r"\{.*\}", again.say(UP + UP))[0])["prompt"][-1] == user("1 plus 21 é")
-    again.type(EMPTY_LINE_END)
-    assert again.finish() == 0
+    again.leave()
 
 
 @edits_lines
@@ -271,16 +212,13 @@ def test_a_history_that_cannot_be_kept_is_said_once(tmp_path):
     person = Person(tmp_path, "--max-new-tokens", "3")
     assert "the history of this chat is not saved" in person.say("a")
     assert "the history" not in person.say("b")
-    person.type(EMPTY_LINE_END)
-    assert person.finish() == 0
+    person.leave()
 
 
 def test_a_dumb_terminal_gets_plain_lines(tmp_path):
     person = Person(tmp_path, "--max-new-tokens", "8", terminal="dumb")
-    shown = person.say(QUESTIONS[0])
-    assert "\x1b" not in shown
-    person.type(EMPTY_LINE_END)
-    assert person.finish() == 0
+    assert "\x1b" not in person.say(QUESTIONS[0])
+    person.leave()
     assert not person.history.exists()
 
 
@@ -292,10 +230,10 @@ def test_a_model_cannot_control_the_terminal(tmp_path):
     vocab, escape = tokenizer["model"]["vocab"], "\u011b"
     vocab[escape], vocab["4"] = vocab["4"], vocab[escape]
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    question = next(text for text in QUESTIONS if "4" in generated([user(text)], folder=tmp_path)["completion"] and "4" not in text)
+    asked = write_rows(tmp_path / "asked.jsonl", [{"prompt": text} for text in QUESTIONS if "4" not in text])
+    question = next(line["prompt"] for line in completions("--prompts", asked) if "4" in line["completion"])
     person = Person(tmp_path, model=model)
     shown = person.say(question)
     answer = shown.split("\r\n", 1)[1]
     assert "\\x1b" in answer and "\x1b" not in answer.replace("\x1b[?2004l", "").replace("\x1b[?2004h", ""), shown
-    person.type(EMPTY_LINE_END)
-    assert person.finish() == 0
+    person.leave()

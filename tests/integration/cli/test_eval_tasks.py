@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, lora_train
+from command import BINARY, ENVIRONMENT, expect_end, lora_train
 from tiny_math import EXAMPLE, FP32, MODEL, completions, poisoned_model, write_rows
 
 HELDOUT = EXAMPLE / "heldout.jsonl"
@@ -24,50 +24,36 @@ def figures(*arguments, **options):
     return line
 
 
-@pytest.fixture(scope="module")
-def answers():
-    """The model's own greedy answers to the held-out questions."""
-    return [line["completion"] for line in completions("--prompts", HELDOUT, "--max-new-tokens", 64)]
+def answered(messages, answer):
+    return {"messages": [*messages, {"role": "assistant", "content": answer}]}
 
 
-def test_exact_match_counts_the_answers_that_generate_gives(tmp_path, answers):
-    rows = [dict(row, messages=row["messages"][:-1] + [{"role": "assistant", "content": answer if at % 3 == 0 else answer + " no"}])
-            for at, (row, answer) in enumerate(zip(ROWS, answers))]
+def test_exact_match_counts_the_answers_that_generate_gives(tmp_path):
+    """Of a chat the last answer is asked for; a regex picks the answer out of both."""
+    asked = [row["messages"][:-1] for row in ROWS]
+    asked += [answered(messages, "I do not know.")["messages"] + messages for messages in asked[:3]]
+    prompts = write_rows(tmp_path / "prompts.jsonl", [{"prompt": messages} for messages in asked])
+    answers = [line["completion"] for line in completions("--prompts", prompts, "--max-new-tokens", 64)]
+    rows = [answered(messages, answer if at % 3 == 0 else answer + " no") for at, (messages, answer) in enumerate(zip(asked, answers))]
     line = figures("--exact-match", "--max-new-tokens", "64", data=write_rows(tmp_path / "own.jsonl", rows))
-    assert line["num_answers"] == len(ROWS) and line["num_matched"] == len(ROWS[::3])
-    assert line["exact_match"] == pytest.approx(len(ROWS[::3]) / len(ROWS))
+    assert line["num_answers"] == len(rows) and line["num_matched"] == len(rows[::3])
+    assert line["exact_match"] == pytest.approx(len(rows[::3]) / len(rows))
     assert {"name", "loss", "perplexity", "token_accuracy", "ece", "num_tokens"} <= set(line)
+    first = write_rows(tmp_path / "first.jsonl", [answered(messages, f"#### {answer.split()[0]}") for messages, answer in zip(asked[:20], answers)])
+    assert figures("--exact-match", r"^\s*(?:#### )?(\S+)", "--max-new-tokens", "64", data=first)["exact_match"] == 1
 
 
-def test_a_regex_picks_the_answer_out_of_both(tmp_path, answers):
-    rows = [{"messages": row["messages"][:-1] + [{"role": "assistant", "content": f"#### {answer.split()[0]}"}]}
-            for row, answer in zip(ROWS[:20], answers)]
-    data = write_rows(tmp_path / "first.jsonl", rows)
-    assert figures("--exact-match", "--max-new-tokens", "64", data=data)["exact_match"] == 0
-    assert figures("--exact-match", r"^\s*(?:#### )?(\S+)", "--max-new-tokens", "64", data=data)["exact_match"] == 1
-
-
-def test_of_a_chat_the_last_answer_is_asked_for(tmp_path):
-    chats = [{"messages": [*row["messages"][:-1], {"role": "assistant", "content": "I do not know."}, row["messages"][0]]}
-             for row in ROWS[:3]]
-    lines = completions("--prompts", write_rows(tmp_path / "chats.jsonl", chats), "--max-new-tokens", 64)
-    rows = [{"messages": chat["messages"] + [{"role": "assistant", "content": line["completion"]}]} for chat, line in zip(chats, lines)]
-    assert figures("--exact-match", "--max-new-tokens", "64", data=write_rows(tmp_path / "own.jsonl", rows))["exact_match"] == 1
-
-
-def test_max_samples_takes_the_first_examples():
-    assert figures("--exact-match", "--max-samples", "7")["num_answers"] == 7
-
-
-def test_the_table_is_aligned(tmp_path):
+def test_the_table_is_aligned_and_shows_answers_that_are_cut(tmp_path):
     run = evaluate("--exact-match", "--max-samples", "3")
-    lines = run.stdout.splitlines()
-    assert run.code == 0 and len(lines) == 2 and lines[0].endswith("exact match  answers"), run
-    assert "cut" not in lines[0] and "lost" not in lines[0], run
-    assert len(lines[0]) == len(lines[1]), run
-    quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "1 plus 1 is", "choices": [" 2", " 3"], "answer": 0}])
-    run = evaluate("--choices", data=quiz)
-    assert run.code == 0 and run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "examples"], run
+    head, cells = run.stdout.splitlines()
+    assert head.endswith("exact match  answers") and "cut" not in head and "lost" not in head and len(head) == len(cells), run
+    arguments = ("--exact-match", "--max-new-tokens", "1", "--max-samples", "3")
+    head, cells = evaluate(*arguments).stdout.splitlines()
+    assert head.endswith("answers  answers cut") and cells.split()[-2:] == ["3", "3"]
+    line = figures(*arguments)
+    assert line["num_answers"] == line["num_cut"] == 3
+    run = evaluate("--choices", data=write_rows(tmp_path / "quiz.jsonl", [{"prompt": "1 plus 1 is", "choices": [" 2", " 3"], "answer": 0}]))
+    assert run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "examples"], run
 
 
 def test_examples_that_are_cut_or_lost_are_shown():
@@ -86,13 +72,6 @@ def test_examples_that_are_cut_or_lost_are_shown():
         head, cells = evaluate(*options).stdout.splitlines()
         assert head.endswith(columns) and len(head) == len(cells), head
         assert list(map(int, cells.split()[-len(counts):])) == list(counts.values()), cells
-
-
-def test_answers_that_are_cut_are_shown():
-    arguments = ("--exact-match", "--max-new-tokens", "1", "--max-samples", "3")
-    assert figures(*arguments)["num_cut"] == 3
-    head, cells = evaluate(*arguments).stdout.splitlines()
-    assert head.endswith("answers  answers cut") and cells.split()[-2:] == ["3", "3"]
 
 
 @pytest.mark.parametrize("number, arguments", [(signal.SIGINT, ()), (signal.SIGTERM, ("--exact-match",)),
@@ -119,8 +98,7 @@ def test_bad_examples_and_flags_are_refused(tmp_path):
     run = evaluate("--exact-match", "loss_on=all", "--max-samples", "2")  # a setting, not the regex
     assert run.code == 2 and "loss_on" in run.stderr, run
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "word " * 1100, "choices": ["b", "c"], "answer": 1}])
-    run = evaluate("--choices", data=quiz)
-    assert run.code == 3 and f"{quiz}:1" in run.stderr and "1,024" in run.stderr, run
+    expect_end(evaluate("--choices", data=quiz), 3, f"{quiz}:1", "1,024")
     run = evaluate("--choices", "--exact-match", data=quiz)
     assert run.code == 2, run
 

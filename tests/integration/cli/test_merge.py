@@ -1,9 +1,7 @@
 """`merge` where something is wrong: the right exit code, a sentence that says what, and never a half-written folder."""
 
-import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from command import BINARY, ENVIRONMENT, Setup, lora_train, model_tensors, wait_for
+from command import BINARY, ENVIRONMENT, Setup, expect_end, lora_train, model_tensors, stop, wait_for
 
 SLOW_DISK = dict(ENVIRONMENT, LD_PRELOAD=str(BINARY.parent / "lib/libslow_sync.so"), SLOW_SYNC_MS="150")
 PREFIX = "base_model.model.model.layers."
@@ -31,7 +29,7 @@ class Merge(Setup):
         self.write_adapter()
         self.inputs = self.names()
 
-    def write_adapter(self, hidden=32, layers=2, change=None, **config):
+    def write_adapter(self, hidden=32, layers=2, **config):
         rng = np.random.default_rng(3)
         tensors = {}
         for layer in range(layers):
@@ -39,8 +37,6 @@ class Merge(Setup):
                 at = f"{PREFIX}{layer}.{path}."
                 tensors[at + "lora_A.weight"] = rng.normal(size=(4, into)).astype(np.float32)
                 tensors[at + "lora_B.weight"] = rng.normal(size=(out, 4)).astype(np.float32)
-        if change:
-            change(tensors)
         save_file(tensors, self.adapter / "adapter_model.safetensors")
         (self.adapter / "adapter_config.json").write_text(json.dumps(dict(CONFIG, **config)))
 
@@ -73,7 +69,7 @@ def assert_refused(merge, run, code, *words):
     assert merge.names() == merge.inputs, run
 
 
-def test_says_what_it_did(merge):
+def test_says_what_it_did_and_evaluates_as_base_and_adapter_do(merge):
     [said] = merge.merge("--json").json_lines()
     assert said["output_dir"] == str(merge.out)
     assert (said["num_tensors"], said["num_merged"]) == (len(model_tensors()), 4)
@@ -82,16 +78,10 @@ def test_says_what_it_did(merge):
     again = merge.merge("--overwrite", "--rows", merge.rows_file)
     assert "4 of them merged" in again.stdout and "largest logit difference from the unmerged model" in again.stdout, again
     assert "rows.jsonl:" in again.stdout and "merging: 0 of" in again.stderr, again
-
-
-def test_evaluates_as_base_and_adapter_do(merge):
-    assert merge.merge("--no-check").code == 0
     profile = merge.write_profile(datasets="unset", eval_datasets=[{"path": str(merge.rows_file), "type": "pretokenized"}])
-    [unmerged] = lora_train("eval", "--profile", profile, "--adapter", merge.adapter, "--json").json_lines()
-    [base] = lora_train("eval", "--profile", profile, "--json").json_lines()
-    [merged] = lora_train("eval", "--profile", profile, "--model", merge.out, "--json").json_lines()
-    assert merged["loss"] == pytest.approx(unmerged["loss"], rel=1e-6)
-    assert abs(merged["loss"] - base["loss"]) > 0.05
+    unmerged, base, merged = (lora_train("eval", "--profile", profile, *flags, "--json").json_lines()[0]["loss"]
+                              for flags in (("--adapter", merge.adapter), (), ("--model", merge.out)))
+    assert merged == pytest.approx(unmerged, rel=1e-6) and abs(merged - base) > 0.05
 
 
 def test_is_not_compared_without_torch_or_when_told(merge):
@@ -105,62 +95,27 @@ def test_is_not_compared_without_torch_or_when_told(merge):
     assert asked.code == 2, asked
 
 
-def test_a_full_disk(merge):
-    size = max(path.stat().st_size for path in merge.model.glob("*.safetensors"))
+def test_stopped_in_the_middle_it_leaves_what_was_there(merge):
+    def stop_at_the_first_file(number, *more):
+        process = merge.start("--no-check", *more)
+        wait_for(lambda: len(merge.temporary_files()) > 0, "the first file", process)
+        stop(process, number)
 
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, resource.RLIM_INFINITY))
-
-    done = subprocess.run(list(map(str, [BINARY, *merge.command()])), capture_output=True, text=True, env=ENVIRONMENT,
-                          preexec_fn=limit)
-    assert done.returncode == 5, done.stderr
-    assert "File too large" in done.stderr
+    stop_at_the_first_file(signal.SIGINT)
     assert merge.names() == merge.inputs
-
-
-def test_killed_in_the_middle_and_started_again(merge):
-    process = merge.start("--no-check")
-    wait_for(lambda: len(merge.temporary_files()) > 1, "the second file", process)
-    process.kill()
-    process.communicate()
-    assert not merge.out.exists()
-    assert merge.names() != merge.inputs, "it was not in the middle"
-    assert merge.merge("--no-check").code == 0
-    assert merge.names() == sorted([*merge.inputs, "out"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_in_the_middle(merge, number):
-    process = merge.start("--no-check")
-    wait_for(lambda: len(merge.temporary_files()) > 0, "the first file", process)
-    process.send_signal(number)
-    stderr = process.communicate()[1]
-    assert process.returncode == 75, stderr
-    assert merge.names() == merge.inputs, stderr
-
-
-def test_stopped_while_replacing_leaves_the_older_one(merge):
     assert merge.merge("--no-check").code == 0
     before = {path.name: path.read_bytes() for path in merge.out.iterdir()}
-    process = merge.start("--no-check", "--overwrite", "--dtype", "bf16")
-    wait_for(lambda: len(merge.temporary_files()) > 0, "the first file", process)
-    process.terminate()
-    assert process.wait() == 75
-    assert {path.name: path.read_bytes() for path in merge.out.iterdir()} == before
+    stop_at_the_first_file(signal.SIGTERM, "--overwrite", "--dtype", "bf16")
+    assert {path.name: path.read_bytes() for path in merge.out.iterdir()} == before and merge.names() == sorted([*merge.inputs, "out"])
 
 
-def commands_that_write(merge):
-    to = ["--output-dir", merge.out, "--overwrite"]
-    return {"merge": ["merge", "--model", merge.model, "--adapter", merge.adapter, "--no-check", *to],
-            "portable": ["merge", "--portable", "--adapter", merge.adapter, *to],
-            "quantize": ["quantize", "--model", merge.model, *to],
-            "init-model": ["init-model", "--config", merge.model / "config.json", *to]}
+@pytest.mark.parametrize("command", [
+    ["merge", "--model", "model", "--adapter", "adapter", "--no-check"], ["merge", "--portable", "--adapter", "adapter"],
+    ["quantize", "--model", "model"], ["init-model", "--config", "model/config.json"]], ids=" ".join)
+def test_overwrite_replaces_outputs_only(merge, command):
+    def run():
+        return lora_train(*command, "--output-dir", merge.out, "--overwrite", cwd=merge.folder)
 
-
-@pytest.mark.parametrize("name", ["merge", "portable", "quantize", "init-model"])
-def test_overwrite_replaces_outputs_only(merge, name):
-    command = commands_that_write(merge)[name]
     merge.out.mkdir()
     for file in ("config.json", "adapter_config.json", "thesis.txt"):
         (merge.out / file).write_text("{}")
@@ -168,112 +123,66 @@ def test_overwrite_replaces_outputs_only(merge, name):
     left.mkdir()
     (left / "photo.jpg").write_text("mine")
     merge.inputs = merge.names()
-    assert_refused(merge, lora_train(*command), 2, str(merge.out), "was not written by lora-train", "delete the folder yourself")
+    assert_refused(merge, run(), 2, str(merge.out), "was not written by lora-train", "delete the folder yourself")
     shutil.rmtree(merge.out)
-    assert lora_train(*command).code == 0 and lora_train(*command).code == 0
+    assert run().code == 0 and run().code == 0
     (merge.out / "thesis.txt").write_text("mine")
-    assert_refused(merge, lora_train(*command), 2, '"thesis.txt"', "which lora-train did not write")
+    assert_refused(merge, run(), 2, '"thesis.txt"', "which lora-train did not write")
     assert (merge.out / "thesis.txt").read_text() == (left / "photo.jpg").read_text() == "mine"
 
 
-def test_a_second_merge_to_the_same_place_is_refused(merge):
-    """The test holds the temporary folder as the first one would."""
-    first = merge.out.parent / f".tmp-{merge.out.name}-7"
-    first.mkdir()
-    (first / ".lora-train-output.json").write_text(json.dumps({"made_by": "lora-train", "version": 1, "holds": "model"}))
-    holder = os.open(first, os.O_RDONLY)
-    fcntl.flock(holder, fcntl.LOCK_EX)
-    run = merge.merge("--no-check", "--overwrite")
-    assert run.code == 2 and "another command is writing this folder now" in run.stderr and first.is_dir(), run
-    os.close(holder)  # killed
-    assert merge.merge("--no-check").code == 0
-    assert merge.names() == sorted([*merge.inputs, "out"]) and (merge.out / "model.safetensors.index.json").exists()
+def test_numbers_that_are_not_finite(merge):
+    def spoil(name, value, command, code, *words):
+        for path in merge.model.glob("*.safetensors"):
+            tensors = load_file(path)
+            if name in tensors:
+                whole = path.read_bytes()
+                tensors[name] = tensors[name].astype(getattr(value, "dtype", tensors[name].dtype))
+                tensors[name].flat[0] = value
+                save_file(tensors, path)
+                assert_refused(merge, lora_train(*command, "--model", merge.model, "--output-dir", merge.out), code, *words)
+                path.write_bytes(whole)
+
+    down, norm, merging = "model.layers.1.mlp.down_proj.weight", "model.norm.weight", ("merge", "--adapter", merge.adapter)
+    spoil(down, 1e5, [*merging, "--dtype", "fp16"], 7, down, "beyond what F16")
+    spoil(down, np.nan, merging, 4, down, "the base model is damaged")
+    spoil(norm, np.inf, merging, 7, "the logits are not finite")
+    for name, value in (("model.embed_tokens.weight", np.float16("inf")), (norm, np.float32("nan"))):
+        spoil(name, value, ["quantize"], 4, name, "holds NaN or infinity", "the base model is damaged")
 
 
-def spoil(name, value):
-    def change(tensors):
-        tensors[name][0, 0] = value
-    return change
-
-
-Q_A = f"{PREFIX}0.self_attn.q_proj.lora_A.weight"
-ADAPTERS = {
-    "another width": (dict(hidden=64), (f"{PREFIX}0.mlp.down_proj.lora_B.weight", "is F32 [64, 4]", "expected shape [32, 4]",
-                                        'names the base model "org/the-base"')),
-    "another depth": (dict(layers=3), (f"{PREFIX}2.", "would be ignored", "org/the-base")),
-    "a head": (dict(target_modules=["lm_head"]), ("adapters on the embedding or the output head are not supported",)),
+REFUSED = {  # changes of the adapter, flags; exit code, parts of the message
+    "another width": (dict(hidden=64), [], 4, [f"{PREFIX}0.mlp.down_proj.lora_B.weight", "is F32 [64, 4]", "expected shape [32, 4]",
+                                               'names the base model "org/the-base"']),
+    "another depth": (dict(layers=3), [], 4, [f"{PREFIX}2.", "would be ignored", "org/the-base"]),
+    "rows that are bad": ({}, ["--rows", "bad.jsonl"], 3, ["bad.jsonl:1"]), "rows that are not there": ({}, ["--rows", "none.jsonl"], 3, ["none.jsonl"]),
+    "no rows": ({}, ["--rows", "empty.jsonl"], 3, ["empty.jsonl"]), "rows for nothing": ({}, ["--no-check", "--rows", "rows.jsonl"], 2, ["--rows"]),
+    "a type": ({}, ["--dtype", "int8"], 2, ["expected bf16|fp16|fp32"]),
+    "a head": (dict(target_modules=["lm_head"]), [], 4, ["adapters on the embedding or the output head are not supported"]),
 }
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_adapters_that_do_not_fit(merge, name):
-    changes, words = ADAPTERS[name]
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(merge, name):
+    changes, flags, code, words = REFUSED[name]
     merge.write_adapter(**changes)
-    assert_refused(merge, merge.merge(), 4, *words)
+    for file, text in (("bad.jsonl", "{\n"), ("empty.jsonl", "")):
+        (merge.folder / file).write_text(text)
+    merge.inputs = merge.names()
+    assert_refused(merge, merge.merge(*flags, cwd=merge.folder), code, *words)
 
 
-def test_bases_that_are_not_whole_or_not_supported(merge):
-    merge.write_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
-    assert_refused(merge, merge.merge(), 4, "quantization_config")
-    merge.write_config()
-    (merge.model / "model-00002-of-00002.safetensors").unlink()
-    assert_refused(merge, merge.merge(), 4, "model-00002-of-00002.safetensors", "download")
-
-
-def spoil_base(merge, name, value):
-    for path in merge.model.glob("*.safetensors"):
-        tensors = load_file(path)
-        if name in tensors:
-            tensors[name] = tensors[name].astype(getattr(value, "dtype", tensors[name].dtype))
-            tensors[name].flat[0] = value
-            save_file(tensors, path)
-
-
-def test_numbers_that_are_not_finite(merge):
-    spoil_base(merge, "model.layers.1.mlp.down_proj.weight", 1e5)
-    assert_refused(merge, merge.merge("--dtype", "fp16"), 7, "model.layers.1.mlp.down_proj.weight", "beyond what F16")
-    spoil_base(merge, "model.layers.1.mlp.down_proj.weight", np.nan)
-    assert_refused(merge, merge.merge(), 4, "model.layers.1.mlp.down_proj.weight", "the base model is damaged")
-    spoil_base(merge, "model.layers.1.mlp.down_proj.weight", 0.1)
-    spoil_base(merge, "model.norm.weight", np.inf)
-    assert_refused(merge, merge.merge(), 7, "the logits are not finite")
-
-
-def test_quantising_refuses_numbers_that_are_not_finite(merge):
-    for name, value in (("model.embed_tokens.weight", np.float16("inf")), ("model.norm.weight", np.float32("nan"))):
-        spoil_base(merge, name, value)
-        run = lora_train("quantize", "--model", merge.model, "--output-dir", merge.out)
-        assert_refused(merge, run, 4, name, "holds NaN or infinity", "the base model is damaged")
-        spoil_base(merge, name, np.float32(1))
-
-
-def test_rows_that_are_bad(merge):
-    merge.write_rows(merge.rows, more="{\n")
-    assert_refused(merge, merge.merge("--rows", merge.rows_file), 3, "rows.jsonl:13")
-    merge.write_rows([])
-    assert_refused(merge, merge.merge("--rows", merge.rows_file), 3, "rows.jsonl")
-    assert_refused(merge, merge.merge("--rows", merge.folder / "none.jsonl"), 3, "none.jsonl")
-
-
-def test_flags_that_mean_nothing_are_refused(merge):
-    portable = ["merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out]
-    for more in (["--model", merge.model], ["--dtype", "bf16"], ["--rows", merge.rows_file], ["--no-check"]):
-        assert_refused(merge, lora_train(*portable, *more), 2, more[0], "cannot be combined with --portable")
-    assert_refused(merge, merge.merge("--no-check", "--rows", merge.rows_file), 2, "--rows")
-    assert_refused(merge, merge.merge("--dtype", "int8"), 2, "expected bf16|fp16|fp32")
-    of_adapter = lora_train("merge", "--adapter", merge.adapter, "--output-dir", merge.out)  # the base that it names
-    assert_refused(merge, of_adapter, 4, "org/the-base", "lora-train download org/the-base")
+def test_the_base_that_the_adapter_names_is_asked_for(merge):
+    run = lora_train("merge", "--adapter", merge.adapter, "--output-dir", merge.out)
+    assert_refused(merge, run, 4, "org/the-base", "lora-train download org/the-base")
 
 
 def test_portable(merge):
     merge.write_adapter(use_rslora=True)
-    out = lora_train("merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out, "--json")
-    [said] = out.json_lines()
+    command = ["merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out, "--json"]
+    [said] = lora_train(*command).json_lines()
     assert said == {"output_dir": str(merge.out), "num_tensors": 8, "num_padded": 0, "num_rescaled": 0, "r": 4,
                     "lora_alpha": 16.0}, "8 / sqrt 4 is 16 / 4"
-    again = lora_train("merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out)
-    assert again.code == 2 and "is not empty" in again.stderr, again
-    merge.write_adapter(change=spoil(Q_A, np.inf))
-    shutil.rmtree(merge.out)
-    broken = lora_train("merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out)
-    assert_refused(merge, broken, 4, Q_A, "holds NaN or infinity")
+    for more, part in (([], "is not empty"), *((flags, f"{flags[0]}: cannot be combined with --portable") for flags in (
+            ["--model", merge.model], ["--dtype", "bf16"], ["--rows", merge.rows_file], ["--no-check"]))):
+        expect_end(lora_train(*command, *more), 2, part)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import browser
-from command import lora_train
+from command import good_run, lora_train
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason=browser.MISSING)
 
@@ -17,6 +17,10 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 def chromium():
     with browser.Browser() as opened:
         yield opened
+
+
+def texts(chromium, selector):
+    return chromium.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.textContent)")
 
 
 def write_lines(file, lines):
@@ -69,8 +73,7 @@ def hostile(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     for i, name in enumerate((HOSTILE, HOSTILE + "2")):
         write_run(folder / "runs" / f"r{i}", name, HOSTILE + str(i), lora_r=4 + i)
-    made = lora_train("compare", folder / "runs", "--report", "--html", folder / "page.html")
-    assert made.code == 0, made
+    good_run("compare", folder / "runs", "--report", "--html", folder / "page.html")
     return {"report": folder / "runs/r0/report.html", "comparison": folder / "page.html"}
 
 
@@ -89,10 +92,6 @@ def test_hostile_texts_are_shown_and_do_nothing(hostile, chromium, page, width, 
     chromium.settle()
     assert chromium.problems == [] and chromium.evaluate("window.hacked === undefined")
     assert chromium.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def texts(chromium, selector):
-    return chromium.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.textContent)")
 
 
 def test_the_report_says_what_the_run_was(tmp_path, chromium):
