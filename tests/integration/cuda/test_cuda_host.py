@@ -10,49 +10,34 @@ import subprocess
 import pytest
 
 from command import BINARY, ROOT, lora_train, model_tensors
-from stand_in_gpu import DEVICE, NEEDS_STAND_IN, STAND_IN, environment, on_stand_in, run_on_stand_in, summary_of
+from stand_in_gpu import DEVICE, NEEDS_STAND_IN, STAND_IN, environment, expect_device_error, in_20_steps, on_stand_in, run_on_stand_in
 
 pytestmark = NEEDS_STAND_IN
 
 
+def steps_of(setup):
+    return [event["step"] for event in setup.events("train")]
+
+
 @pytest.mark.parametrize("changes", [
-    dict(precision="bf16", base_precision="bf16"), dict(precision="fp32", base_precision="fp32"),
-    dict(precision="fp32", base_precision="fp32", attn_implementation="reference"), dict(kernels="reference"),
-    dict(lora_dropout=0.1), dict(gradient_checkpointing="full"), dict(deterministic=True), dict(adapter="none"),
-    dict(eval_steps=2, val_set_size=2), dict(kind="nf4", decoded_layers=0), dict(kind="int8")])
+    dict(precision="fp32", base_precision="fp32", attn_implementation="reference"), dict(kernels="reference"), dict(deterministic=True),
+    dict(adapter="none"), dict(eval_steps=2, val_set_size=2), dict(kind="int8")])
 def test_a_run_comes_to_its_end(setup, changes):
     run, calls = on_stand_in(setup, max_steps=4, save_steps=2, **changes)
-    assert run.code == 0, run
-    assert calls["cudaLaunchKernel"] > 100, calls
-    lines = [json.loads(line) for line in (setup.output_dir / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["device"] == "Stand-in GPU"
-    assert [line["step"] for line in lines if line["event"] == "train"] == [1, 2, 3, 4]
-    assert all(line["memory_gib"] > 0 for line in lines if line["event"] == "train")
-    summary = json.loads((setup.output_dir / "summary.json").read_text())
+    assert run.code == 0 and calls["cudaLaunchKernel"] > 100, run
+    assert setup.events("start")[0]["device"] == "Stand-in GPU" and steps_of(setup) == [1, 2, 3, 4]
+    assert all(line["memory_gib"] > 0 for line in setup.events("train"))
+    summary = setup.summary()
     assert summary["gpu"] == "Stand-in GPU" and summary["num_gpus"] == 1 and summary["peak_memory_gib"] > 0
-    assert (setup.output_dir / "checkpoint-4").is_dir()
     assert "before step 1: the largest micro-batch" in run.stderr and "0 segments allocated after step 1" in run.stderr, run
 
 
 def test_a_run_goes_on_from_its_checkpoint(setup):
-    assert on_stand_in(setup, max_steps=2, save_steps=2)[0].code == 0
-    run, _ = on_stand_in(setup, max_steps=4, save_steps=2)
+    """Another GPU than the profile is meant for is warned of."""
+    run, _ = on_stand_in(setup, max_steps=2, save_steps=2, target_gpu="h200")
+    assert run.code == 0 and "target_gpu: the profile is meant for H200, but this run is on Stand-in GPU" in run.stderr, run
+    run, _ = on_stand_in(setup, max_steps=4, save_steps=2, target_gpu="h200")
     assert run.code == 0 and "resumed from" in run.stderr, run
-
-
-@pytest.mark.parametrize("precision, more", [("bf16", {}), ("fp32", {}), ("bf16", dict(kind="nf4", decoded_layers=0)),
-                                             ("bf16", dict(kind="fp8", decoded_layers=1))])
-def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision, more):
-    """20 steps more make no allocation and no wait more, but for the events of steps that are two behind."""
-    changes = dict(precision=precision, save_steps=1000, eval_steps=1000, **more)
-    counts = []
-    for steps in (10, 30):
-        run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
-        assert run.code == 0, run
-        counts.append(calls)
-    for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize"):
-        assert counts[1][name] == counts[0][name], (name, counts)
-    assert counts[1]["cudaGraphLaunch"] > counts[0]["cudaGraphLaunch"] + 20
 
 
 def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup):
@@ -70,67 +55,48 @@ def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup)
 
 
 @pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True),
-                                     dict(precision="fp32", base_precision="fp32", packing=True),
-                                     dict(kind="nf4", decoded_layers=0)])
+                                     dict(precision="fp32", base_precision="fp32", packing=True), dict(kind="nf4", decoded_layers=0),
+                                     dict(kind="fp8", decoded_layers=1)])
 def test_a_step_is_copies_and_replays(setup, changes):
-    """20 steps more launch one kernel each, which clears the gradients: a step is what it is fed, and a few replays."""
-    changes = dict(dict(precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2), **changes)
-    counts = []
-    for steps in (10, 30):
-        run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
-        assert run.code == 0 and "cuda_graphs: captured the steps for micro-batches of" in run.stderr, run
-        assert calls["recorded"] > 100 and calls["recordedCold"] == 0, calls  # every kernel has run before
-        summary = json.loads((setup.output_dir.parent / f"run-{steps}/summary.json").read_text())
-        assert summary["cuda_graphs"]["recorded"], summary
-        counts.append(calls)
-    more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
+    """20 steps more launch one kernel each, which clears the gradients: a step is what it is fed, and a few replays. They make no
+    allocation and no wait more, but for the events of steps that are two behind."""
+    more, calls = in_20_steps(setup, "cuda_graphs: captured the steps for micro-batches of", **dict(dict(precision="bf16", micro_batch_size=2), **changes))
+    assert calls["recorded"] > 100 and calls["recordedCold"] == 0, calls  # every kernel has run before
+    assert json.loads((setup.folder / "run-30/summary.json").read_text())["cuda_graphs"]["recorded"]
+    more = {name: count / 20 for name, count in more.items()}
     micro_batches = more["cudaGraphLaunch"] // 3  # forward, a chunk of losses (or two: it holds the mean), backward; and the update
     assert micro_batches >= 1 and 3 * micro_batches + 1 <= more["cudaGraphLaunch"] < 4 * micro_batches + 1, more
     assert more["cudaLaunchKernel"] == 1 and more["cublasLtMatmul"] == 0, more
     assert more["cudaMemcpyAsync"] <= 2 * micro_batches + 3 and more["cudaMemsetAsync"] <= 1, more
 
 
-def test_cuda_graphs_off_records_nothing(setup):
-    run, calls = on_stand_in(setup, max_steps=4, cuda_graphs="off")
-    assert run.code == 0 and "cuda_graphs:" not in run.stderr, run
-    assert calls["cudaGraphLaunch"] == 0 and calls["recorded"] == 0, calls
-    assert summary_of(setup)["cuda_graphs"] == {"recorded": False, "reason": "cuda_graphs is off"}
+@pytest.mark.parametrize("changes, reason", [
+    (dict(cuda_graphs="off"), "cuda_graphs is off"), (dict(loss_type="dft"), "loss_type dft cannot be captured"),
+    (dict(attn_implementation="reference", precision="bf16", base_precision="bf16"),
+     "attention: the reference implementation reads document lengths on the host")])
+def test_steps_that_are_not_recorded_say_why(setup, changes, reason):
+    run, calls = on_stand_in(setup, max_steps=4, **changes)
+    assert run.code == 0 and ("warning: cuda_graphs: steps run without graphs" in run.stderr) == ("attn_implementation" in changes), run
+    assert calls["cudaGraphLaunch"] == 0 and ("cuda_graphs" not in changes or calls["recorded"] == 0), calls
+    assert setup.summary()["cuda_graphs"] == {"recorded": False, "reason": reason}
 
 
-def test_attention_that_reads_lengths_on_the_host_is_not_recorded(setup):
-    run, calls = on_stand_in(setup, max_steps=4, attn_implementation="reference", precision="bf16", base_precision="bf16")
-    assert run.code == 0 and "warning: cuda_graphs: steps run without graphs" in run.stderr, run
-    assert calls["cudaGraphLaunch"] == 0, calls
-    assert summary_of(setup)["cuda_graphs"] == {
-        "recorded": False, "reason": "attention: the reference implementation reads document lengths on the host"}
-
-
-def test_a_loss_that_is_not_recorded_says_so(setup):
-    assert on_stand_in(setup, max_steps=2, loss_type="dft")[0].code == 0
-    assert summary_of(setup)["cuda_graphs"] == {"recorded": False, "reason": "loss_type dft cannot be captured"}
-
-
-@pytest.mark.parametrize("change, line, found", [
-    ("precision=bf16", "CUDA graphs  replayed", dict(recorded=True, reason=None)),
-    ("cuda_graphs=off", "CUDA graphs  none: cuda_graphs is off", dict(recorded=False, reason="cuda_graphs is off"))])
-def test_bench_says_whether_steps_are_recorded(change, line, found):
-    bench = ["bench", "--shape", "tiny-qwen3", "device=cuda", "max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1", change]
-    run = lora_train(*bench, "--json", environment=environment())
-    assert run.code == 0 and run.json_lines()[0]["cuda_graphs"] == found, run
-    run = lora_train(*bench, environment=environment())
+@pytest.mark.parametrize("change, line", [("precision=bf16", "CUDA graphs  replayed"), ("cuda_graphs=off", "CUDA graphs  none: cuda_graphs is off")])
+def test_bench_says_whether_steps_are_recorded(change, line):
+    run = lora_train("bench", "--shape", "tiny-qwen3", "device=cuda", "max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1", change,
+                     environment=environment())
     assert line in run.stdout.splitlines(), run
 
 
-@pytest.mark.parametrize("at, what", [(1, "begin"), (1, "work"), (1, "end"), (2, "work"), (2, "instantiate"), (4, "end")])
+@pytest.mark.parametrize("at, what", [(1, "begin"), (2, "work"), (2, "instantiate"), (4, "end")])
 def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at, what):
     run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at), STAND_IN_REFUSE_CAPTURE=what), max_steps=4,
                              precision="bf16", base_precision="bf16")
     assert run.code == 0 and "warning: cuda_graphs: steps run without graphs" in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0 and calls["cudaLaunchKernel"] > 400, calls
-    recorded = summary_of(setup)["cuda_graphs"]
+    recorded = setup.summary()["cuda_graphs"]
     assert not recorded["recorded"] and re.search("could not be captured|cublasLtMatmul.* failed|not enough memory to capture", recorded["reason"]), recorded
-    assert [line["step"] for line in map(json.loads, (setup.output_dir / "metrics.jsonl").read_text().splitlines())
-            if line["event"] == "train"] == [1, 2, 3, 4]
+    assert steps_of(setup) == [1, 2, 3, 4]
 
 
 def test_a_capture_that_breaks_leaves_nothing_behind():
@@ -146,42 +112,27 @@ def test_a_device_that_fails_while_steps_are_recorded_ends_the_run(setup, at, wh
     """The graphs are forward, a chunk of losses, backward and the update. No step is tried without them."""
     run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at), STAND_IN_REFUSE_CAPTURE=what), max_steps=4,
                              precision="bf16", base_precision="bf16")
-    assert run.code == DEVICE and "steps run without graphs" not in run.stderr, run
-    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "CUDA error" in errors[0] and "lora-train doctor" in errors[0], run
-    assert calls["cudaGraphLaunch"] == 0, calls
-    summary = summary_of(setup)
+    expect_device_error(run)
+    assert "steps run without graphs" not in run.stderr and calls["cudaGraphLaunch"] == 0, run
+    summary = setup.summary()
     assert summary["status"] == "failed" and summary["exit_code"] == DEVICE and summary["step"] == 0
     assert not summary["cuda_graphs"]["recorded"] and "could not be captured" in summary["cuda_graphs"]["reason"], summary
 
 
-@pytest.mark.parametrize("at", [1, 8, 12, 20])
-def test_a_device_that_fails_ends_the_run_with_its_error(setup, at):
-    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20, save_steps=4, tuning="off")
-    assert run.code == DEVICE, run
-    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "CUDA error" in errors[0] and "lora-train doctor" in errors[0], run
-    summary = json.loads((setup.output_dir / "summary.json").read_text())
-    assert summary["status"] == "failed" and summary["exit_code"] == DEVICE
-
-
-@pytest.mark.parametrize("at", [1, 40])
-def test_a_device_that_fails_while_choices_are_measured_ends_the_run(setup, at):
-    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20)
-    assert run.code == DEVICE, run
-    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and re.search("CUDA error|CUBLAS_STATUS", errors[0]), run
+@pytest.mark.parametrize("at, changes, pattern", [
+    *((at, dict(save_steps=4, tuning="off"), "CUDA error.*lora-train doctor") for at in (1, 8, 20)),
+    *((at, {}, "CUDA error|CUBLAS_STATUS") for at in (1, 40))])
+def test_a_device_that_fails_ends_the_run_with_its_error(setup, at, changes, pattern):
+    """While steps are computed, or choices are measured."""
+    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20, **changes)
+    expect_device_error(run, pattern)
+    assert setup.summary()["status"] == "failed" and setup.summary()["exit_code"] == DEVICE
 
 
 def test_a_dry_run_computes_the_largest_batch(setup):
     run, calls = on_stand_in(setup, command=("train", "--dry-run"))
     assert run.code == 0 and "ran; nothing was updated or written" in run.stderr, run
     assert calls["cublasLtMatmul"] > 0
-
-
-def test_another_gpu_than_the_profile_is_meant_for_is_warned_of(setup):
-    run, _ = on_stand_in(setup, target_gpu="h200")
-    assert run.code == 0 and "target_gpu: the profile is meant for H200, but this run is on Stand-in GPU" in run.stderr, run
 
 
 def test_ablate_measures_the_settings_of_a_gpu(setup):
@@ -193,11 +144,6 @@ def test_ablate_measures_the_settings_of_a_gpu(setup):
     assert "NaN" in failed["int8 base"], failed
     assert list(lines)[:3] == ["your profile", "plain", "+ tf32"] and "+ CUDA graphs" in lines and "+ page-locked memory" in lines
     assert lines["plain"]["values"]["cuda_graphs"] == "off" and lines["nf4 base"]["values"]["cuda_graphs"] == "auto"
-
-
-def test_an_evaluation(setup):
-    run, _ = on_stand_in(setup, command=("eval", "--json"), val_set_size=2)
-    assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run
 
 
 def evaluate_rows(setup, lengths):

@@ -24,13 +24,13 @@ def test_the_transport():
     assert tests.returncode == 0 and "PASSED  ] 20 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
 
 
-@pytest.mark.parametrize("changes", [{}, dict(cuda_graphs="off", deterministic=True), dict(adapter="none"),
-                                     dict(eval_steps=4, val_set_size=2, lora_dropout=0.1)])
+@pytest.mark.parametrize("changes", [{}, dict(cuda_graphs="off", deterministic=True, lora_dropout=0.1),
+                                     dict(adapter="none", eval_steps=4, val_set_size=2)])
 def test_a_step_makes_one_all_reduce_and_nothing_else_does(setup, changes):
     losses = []
     for num_ranks in (1, 2):
         run, counts = train_on_gpus(setup, num_ranks, name=f"run-{num_ranks}", max_steps=8, save_steps=4, **changes)
-        assert run.code == 0, run
+        assert run.code == 0 and ("using one of 2 GPUs; --nproc 2 uses all of them" in run.stderr) == (num_ranks == 1), run
         events = setup.events("train", setup.folder / f"run-{num_ranks}")
         losses.append([(event["step"], event["loss"], event["grad_norm"], event["tokens"]) for event in events])
     assert losses[0] == losses[1] and len(losses[0]) == 8
@@ -55,12 +55,10 @@ def test_parameters_go_to_the_other_ranks_when_a_run_goes_on(setup):
 def test_rank_0_measures_for_all(setup):
     run, _ = train_on_gpus(setup, 2, "--log-level", "info", max_steps=2)
     assert run.code == 0, run
-    lines = {rank: re.findall(rf"^{'' if rank == 0 else '.rank 1. '}tuning: (\d+) choices, (\d+) from the checkpoint, 0 from the cache, (\d+) measured",
-                              run.stderr, re.M) for rank in (0, 1)}
-    (chosen, _, measured), = lines[0]
+    lines = re.findall(r"^(.rank 1. )?tuning: \d+ choices, (\d+) from the checkpoint, 0 from the cache, (\d+) measured", run.stderr, re.M)
+    (_, _, measured), (_, adopted, measured_by_1) = sorted(lines)
     assert int(measured) > 30, run  # all but one, which has one candidate
-    (chosen, adopted, measured), = lines[1]
-    assert int(adopted) > 0 and measured == "0", run
+    assert int(adopted) > 0 and measured_by_1 == "0", run
 
 
 def test_an_error_of_nccl_ends_all_ranks(setup):
@@ -88,12 +86,6 @@ def test_a_rank_that_dies_in_a_collective_is_named(setup):
     assert "rank 1 of 2: process" in run.stderr and "has ended without a word" in run.stderr, run
 
 
-def test_a_connection_that_fails_is_an_error_of_the_device(setup):
-    run, _ = train_on_gpus(setup, 2, settings=dict(STAND_IN_NCCL_FAULT="fail:0:1"), max_steps=2)
-    assert run.code == DEVICE and "NCCL: connecting the GPUs failed" in run.stderr and "NCCL_DEBUG=INFO" in run.stderr, run
-    assert not (setup.folder / "run/metrics.jsonl").exists()
-
-
 def test_a_gpu_and_a_cpu_do_not_train_together(setup):
     """Each rank reads its device from its environment."""
     profile = setup.write_profile(device="${DEVICE}", max_steps=2)
@@ -101,13 +93,6 @@ def test_a_gpu_and_a_cpu_do_not_train_together(setup):
     job = Job("variables", 2, ["--profile", profile], setup.folder / "err", variables, of_last_rank=dict(DEVICE="cpu"))
     assert job.wait() == USAGE, job.stderr()
     assert job.stderr().count("device: rank 0 of 2 computes on a GPU and rank 1 on its CPU") == 1, job.stderr()
-
-
-def test_one_rank_says_how_to_use_all_gpus(setup):
-    run, _ = train_on_gpus(setup, 1, max_steps=2)
-    assert run.code == 0 and "using one of 2 GPUs; --nproc 2 uses all of them" in run.stderr, run
-    run, _ = train_on_gpus(setup, 2, max_steps=2, name="two")
-    assert run.code == 0 and "GPUs is used" not in run.stderr, run
 
 
 def test_two_ranks_never_share_a_gpu(setup):
