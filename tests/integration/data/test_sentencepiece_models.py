@@ -9,7 +9,7 @@ import subprocess
 import gguf
 import pytest
 import sentencepiece
-from command import BINARY, CONFIG, lora_train
+from command import BINARY, CONFIG, expect_end, good_run, lora_train
 
 PROBE = BINARY.parent / "tokenizer-probe"
 SENTENCES = [
@@ -61,20 +61,7 @@ def encode(folder, texts):
     return out
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_texts_equal_the_library(tmp_path, kind):
-    reference = train(tmp_path, KINDS[kind])
-    assert len(reference.encode(TEXTS[-1])) > 100
-    for text, (ids, decoded) in zip(TEXTS, encode(tmp_path, TEXTS)):
-        assert ids == reference.encode(text), text
-        known = [i for i in ids if not reference.is_unknown(i)]  # the library writes an unknown piece as " \u2047 "
-        if known == ids:
-            assert decoded == reference.decode(ids), text
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_answer_is_trained_by_byte_offsets(tmp_path, kind):
-    reference = train(tmp_path, KINDS[kind])
+def check_that_the_answer_is_trained_by_byte_offsets(tmp_path, reference):
     (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": false, "add_eos_token": false}')
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     prompt, answer = "how much  wood, \u4eba\u4eba?", "would \U0001f600 \uff21 woodchuck"
@@ -82,8 +69,7 @@ def test_the_answer_is_trained_by_byte_offsets(tmp_path, kind):
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     profile = {"model": str(tmp_path), "datasets": [{"path": str(tmp_path / "rows.jsonl")}], "output_dir": str(tmp_path / "run")}
     (tmp_path / "profile.json").write_text(json.dumps(profile))
-    run = lora_train("tokenize", "--show", "1", "--json", "--profile", tmp_path / "profile.json")
-    assert run.code == 0, run
+    run = good_run("tokenize", "--show", "1", "--json", "--profile", tmp_path / "profile.json")
     shown = run.json_lines()[0]
     pieces = reference.encode(prompt + " " + answer, out_type="immutable_proto").pieces
     assert shown["input_ids"] == [piece.id for piece in pieces], run
@@ -97,11 +83,22 @@ def test_the_answer_is_trained_by_byte_offsets(tmp_path, kind):
     assert shown["labels"] == want, run
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_texts_and_masks_equal_the_library(tmp_path, kind):
+    reference = train(tmp_path, KINDS[kind])
+    assert len(reference.encode(TEXTS[-1])) > 100
+    for text, (ids, decoded) in zip(TEXTS, encode(tmp_path, TEXTS)):
+        assert ids == reference.encode(text), text
+        known = [i for i in ids if not reference.is_unknown(i)]  # the library writes an unknown piece as " \u2047 "
+        if known == ids:
+            assert decoded == reference.decode(ids), text
+    check_that_the_answer_is_trained_by_byte_offsets(tmp_path, reference)
+
+
 def test_the_engine_trains_beside_the_library(setup):
     train(setup.model, {**KINDS["word"], "vocab_size": 64})
     setup.write_rows([{"prompt": "how much wood ", "completion": text} for text in SENTENCES])
-    run = setup.train(datasets=[{"path": str(setup.rows_file)}])
-    assert run.code == 0, run
+    setup.good_run(datasets=[{"path": str(setup.rows_file)}])
     assert setup.summary()["step"] == 3
 
 
@@ -111,15 +108,13 @@ BYTES = {"model_type": "bpe", "byte_fallback": True, "vocab_size": 420, **PLAIN}
 def random_model(folder):
     """Weights beside the tokenizer."""
     (folder / "config.json").write_text(json.dumps(dict(CONFIG, vocab_size=448)))
-    run = lora_train("init-model", "--config", folder / "config.json", "--tokenizer", folder, "--output-dir", folder / "model")
-    assert run.code == 0, run
+    good_run("init-model", "--config", folder / "config.json", "--tokenizer", folder, "--output-dir", folder / "model")
     return folder / "model"
 
 
 def test_export_has_the_pieces_and_scores_of_the_library(tmp_path):
     reference = train(tmp_path, {**BYTES, "user_defined_symbols": ["<mark>"]})
-    run = lora_train("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path))
-    assert run.code == 0, run
+    good_run("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path))
     reader = gguf.GGUFReader(tmp_path / "out.gguf")
     field = {name: reader.get_field(f"tokenizer.ggml.{name}").contents()
              for name in ("model", "tokens", "scores", "token_type", "bos_token_id", "eos_token_id", "unknown_token_id")}
@@ -139,8 +134,7 @@ def test_export_has_the_pieces_and_scores_of_the_library(tmp_path):
     ({"remove_extra_whitespaces": True}, "normalizer_spec.remove_extra_whitespaces")])
 def test_export_refuses_what_llama_cpp_would_read_otherwise(tmp_path, options, key):
     train(tmp_path, {**BYTES, **options})
-    run = lora_train("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path))
-    assert run.code == 4 and f"tokenizer.model: {key}: " in run.stderr, run
+    expect_end(lora_train("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path)), 4, f"tokenizer.model: {key}: ")
     assert not (tmp_path / "out.gguf").exists()
 
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from command import BINARY, ROOT, lora_train
+from command import BINARY, ROOT, expect_end, lora_train
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -20,7 +20,6 @@ MODEL = ROOT / "examples/tiny-math/model"
 USAGE, DATA = 2, 3
 TEXTS = ["plain", "quotes \" and \\ and /", "line\nfeed\ttab \x01 \x7f", "Grüße, 世界, \U0001f600", "", "null"] * 20
 
-TURN = pa.struct([("role", pa.string()), ("content", pa.large_string())])
 LAYOUTS = {
     "text": [{"text": f"{i} {text}", "n": i} for i, text in enumerate(TEXTS)],
     "messages": [{"messages": [{"role": "user", "content": f"{i} {text}"}, {"role": "assistant", "content": "yes"}] * (1 + i % 3)}
@@ -67,39 +66,34 @@ def error_of(run):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_ids_of_json_lines(tmp_path, layout):
     rows = LAYOUTS[layout]
-    table = pa.Table.from_pylist(rows)
-    expected = oracle(tmp_path, rows)
-    assert len(expected) == len(rows)
-    path = tmp_path / "rows.parquet"
-    pq.write_table(table, path, row_group_size=16)
-    assert rows_of(tokenize(path), path) == expected
-    path = write_arrow(table, tmp_path / "rows.arrow")
-    assert rows_of(tokenize(path), path) == expected
+    expected, path = oracle(tmp_path, rows), tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=16)
+    assert len(expected) == len(rows) and rows_of(tokenize(path), path) == expected
 
 
-@pytest.mark.parametrize("options", [
-    {"compression": "snappy"}, {"compression": "zstd"}, {"compression": "gzip"}, {"compression": "lz4"}, {"compression": "brotli"},
-    {"use_dictionary": False, "data_page_size": 64}, {"version": "1.0", "data_page_version": "2.0", "write_page_checksum": True}], ids=str)
-def test_ways_to_write_parquet(tmp_path, options):
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist(LAYOUTS["messages"]), path, row_group_size=50, **options)
-    assert rows_of(tokenize(path), path) == oracle(tmp_path, LAYOUTS["messages"])
+def test_ways_to_write_parquet(tmp_path):
+    path, expected = tmp_path / "rows.parquet", oracle(tmp_path, LAYOUTS["messages"])
+    for options in ({"compression": "snappy"}, {"compression": "zstd"}, {"compression": "gzip"}, {"compression": "lz4"}, {"compression": "brotli"},
+                    {"use_dictionary": False, "data_page_size": 64}, {"version": "1.0", "data_page_version": "2.0", "write_page_checksum": True}):
+        pq.write_table(pa.Table.from_pylist(LAYOUTS["messages"]), path, row_group_size=50, **options)
+        assert rows_of(tokenize(path), path) == expected, options
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-@pytest.mark.parametrize("make", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_ways_to_write_arrow(tmp_path, make, compression):
-    table = pa.Table.from_pylist(LAYOUTS["alpaca"])
-    path = write_arrow(table, tmp_path / "rows.arrow", make, options=pa.ipc.IpcWriteOptions(compression=compression))
-    assert rows_of(tokenize(path), path) == oracle(tmp_path, LAYOUTS["alpaca"])
+def test_ways_to_write_arrow(tmp_path):
+    table, expected = pa.Table.from_pylist(LAYOUTS["alpaca"]), oracle(tmp_path, LAYOUTS["alpaca"])
+    for make in (pa.ipc.new_stream, pa.ipc.new_file):
+        for compression in (None, "zstd", "lz4"):
+            path = write_arrow(table, tmp_path / "rows.arrow", make, options=pa.ipc.IpcWriteOptions(compression=compression))
+            assert rows_of(tokenize(path), path) == expected, (make, compression)
 
 
-@pytest.mark.parametrize("strings", [pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(pa.int8(), pa.string())], ids=str)
-def test_strings_of_every_kind(tmp_path, strings):
+def test_strings_of_every_kind(tmp_path):
     texts = [text or "-" for text in TEXTS]
-    table = pa.table({"text": pa.array([t.encode() if strings == pa.binary() else t for t in texts]).cast(strings)})
-    path = write_arrow(table, tmp_path / "rows.arrow")
-    assert rows_of(tokenize(path), path) == oracle(tmp_path, [{"text": text} for text in texts])
+    expected = oracle(tmp_path, [{"text": text} for text in texts])
+    for strings in (pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(pa.int8(), pa.string())):
+        table = pa.table({"text": pa.array([t.encode() if strings == pa.binary() else t for t in texts]).cast(strings)})
+        path = write_arrow(table, tmp_path / "rows.arrow")
+        assert rows_of(tokenize(path), path) == expected, strings
 
 
 # The JSON text of each value, as datasets.Dataset.to_json() writes it; floating point with all digits.
@@ -120,18 +114,18 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_values_are_those_of_to_json(tmp_path, name):
+def test_values_are_those_of_to_json(tmp_path):
     """The template prints the message, so that the text shows every value."""
-    values, expected = VALUES[name]
     (tmp_path / "print.jinja").write_text("{% for m in messages %}{{ m | tojson }}{% endfor %}")
-    turn = pa.StructArray.from_arrays([pa.array(["assistant"]), pa.array(["a"]), values], ["role", "content", "x"])
+    columns = {"role": pa.array(["assistant"]), "content": pa.array(["a"]), **{name: values for name, (values, _) in VALUES.items()}}
+    turn = pa.StructArray.from_arrays(list(columns.values()), list(columns))
     table = pa.table({"messages": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), turn)})
     path = write_arrow(table, tmp_path / "rows.arrow")
     run = tokenize(path, chat_template=str(tmp_path / "print.jinja"), loss_on="all")
     assert run.code == 0, run
     text = run.json_lines()[0]["text"]
-    assert json.loads(text)["x"] == json.loads(expected) and expected in text, text
+    for name, (_, expected) in VALUES.items():
+        assert json.loads(text)[name] == json.loads(expected) and f'"{name}": {expected}' in text, text
 
 
 def test_a_folder_that_datasets_saved_is_its_arrow_files(tmp_path):
@@ -160,12 +154,8 @@ def test_errors_name_file_and_example(tmp_path):
     path = write_arrow(pa.table({"text": ["a"], "u": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])}), tmp_path / "u.arrow")
     error = error_of(tokenize(path))
     assert error["where"] == str(path) and '"u" is of type sparse_union' in error["message"], error
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path := tmp_path / "rows.parquet")
     assert "no example" in error_of(tokenize(path))["message"]
-
-
-def test_a_stream_without_its_end_is_refused(tmp_path):
     path = write_arrow(pa.Table.from_pylist(LAYOUTS["text"]), tmp_path / "rows.arrow")
     path.write_bytes(path.read_bytes()[:-8])  # whole batches, which Arrow takes for all
     assert "no end mark" in error_of(tokenize(path))["message"]
@@ -196,15 +186,14 @@ def test_damaged_files_are_errors_and_never_crash(tmp_path, kind):
         write_arrow(table, path, pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)
     whole = path.read_bytes()
     codes = []
-    for number in range(70):
+    for number in range(40):
         path.write_bytes(damaged(whole, number))
         run = tokenize(path)  # asserts that no signal ended it
-        assert run.code in (0, DATA), run
-        if run.code == DATA:
-            error = run.json_lines()[-1]["error"]
+        if run.code != 0:
+            error = error_of(run)
             assert error["where"].startswith(str(path)) and error["message"], run
         codes.append(run.code)
-    assert codes.count(DATA) > 20, codes
+    assert codes.count(DATA) > 12, codes
 
 
 def hub_rows(folder, dataset, key="datasets"):
@@ -230,8 +219,7 @@ def test_a_dataset_of_the_hub_with_subsets(tmp_path):
                           ({"path": "org/other"}, "lora-train download org/other --dataset"), ({"path": "org/math@v1"}, "org/math@v1 --dataset")]:
         run = hub_rows(tmp_path, {**dataset, **changed})
         assert part in error_of(run)["message"], run
-        run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
-        assert run.code == USAGE and part in run.stderr, run
+        expect_end(lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)}), USAGE, part)
     hub_rows(tmp_path, dataset, "eval_datasets")
     run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
     assert run.code == USAGE and "several splits; name one with `split`" in run.stderr, run
@@ -264,8 +252,7 @@ def test_a_run_trains_on_parquet_as_on_json_lines(setup):
     pq.write_table(pa.Table.from_pylist(setup.rows), path)
     losses = []
     for data in (setup.rows_file, path):
-        run = setup.train("--overwrite", datasets=[{"path": str(data)}])
-        assert run.code == 0, run
+        setup.good_run("--overwrite", datasets=[{"path": str(data)}])
         losses.append([event["loss"] for event in setup.events("train")])
     assert len(losses[0]) == 3 and losses[0] == losses[1]
 

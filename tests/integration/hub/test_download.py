@@ -15,30 +15,23 @@ import time
 
 import pytest
 
-from command import BINARY, ROOT, Run
-from hub_battery import DOWNLOAD_CASES, assert_cache_is_whole, assert_one_sentence, run_download_case
+from command import BINARY, ROOT, Run, expect_end
+from hub_battery import DOWNLOAD_CASES, assert_cache_is_whole, assert_one_sentence, environment_of, run_download_case
 from hub_faults import cut, no_ranges, stall, status
 from hub_server import HubServer
 from hub_store import Fault, Hub, sha256
 
 IO = 5
-
-
 TINY = {path.name: path.read_bytes() for path in sorted((ROOT / "examples/tiny-math/model").iterdir())}
 EXTRA = {"generation_config.json": b"{}", "README.md": b"# a model\n", "additional_chat_templates/tools.jinja": b"{{ messages }}"}
 SKIPPED = {"pytorch_model.bin": b"p" * 5000, "onnx/model.onnx": b"o" * 5000, "consolidated.safetensors": b"c" * 5000, ".gitattributes": b""}
-
-
-def model_files():
-    return TINY | EXTRA | SKIPPED
+MODEL = TINY | EXTRA | SKIPPED
 
 
 class Setup:
     def __init__(self, folder, server, hub):
         self.folder, self.server, self.hub = folder, server, hub
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-        self.environment |= {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": server.url, "LORA_TRAIN_HTTP_RETRIES": "1",
-                             "NO_COLOR": "1", "HF_HUB_DISABLE_XET": "1"}
+        self.environment = environment_of(folder, server.url, HF_HUB_DISABLE_XET="1")
 
     def start(self, *arguments, **environment):
         return subprocess.Popen([BINARY, *map(str, arguments)], env={**self.environment, **environment},
@@ -56,11 +49,20 @@ class Setup:
     def cache(self, name="models--org--model"):
         return self.folder / "hf" / "hub" / name
 
+    def commit(self):
+        return self.hub.repositories["model", "org/model"].references["main"]
+
+    def download_big(self, data):
+        """Of org/big, whose weights are then there."""
+        run = self.run("download", "org/big", "--json")
+        assert run.code == 0 and (self.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data, run
+        return run
+
 
 @pytest.fixture
 def setup(tmp_path):
     hub = Hub()
-    hub.add("org/model", model_files())
+    hub.add("org/model", MODEL)
     with HubServer(hub) as server:
         yield Setup(tmp_path, server, hub)
 
@@ -68,32 +70,33 @@ def setup(tmp_path):
 def test_a_model_lies_in_the_cache_as_the_client_of_the_hub_leaves_it(setup):
     run = setup.run("download", "org/model")
     assert run.code == 0, run
-    commit = setup.hub.repositories["model", "org/model"].references["main"]
-    snapshot = setup.cache() / "snapshots" / commit
+    snapshot = setup.cache() / "snapshots" / setup.commit()
     assert run.stdout == f"{snapshot}\n" and "pytorch_model.bin" in run.stderr and "--all" in run.stderr
-    assert (setup.cache() / "refs/main").read_text() == commit
+    assert (setup.cache() / "refs/main").read_text() == setup.commit()
     files = {str(path.relative_to(snapshot)): path for path in snapshot.rglob("*") if not path.is_dir()}
     assert set(files) == set(TINY | EXTRA)
     for name, path in files.items():
         assert path.is_symlink() and not os.readlink(path).startswith("/"), name
-        assert path.read_bytes() == model_files()[name]
-    assert os.readlink(files["model.safetensors"]) == f"../../blobs/{sha256(model_files()['model.safetensors'])}"
+        assert path.read_bytes() == MODEL[name]
+    assert os.readlink(files["model.safetensors"]) == f"../../blobs/{sha256(MODEL['model.safetensors'])}"
     assert os.readlink(files["additional_chat_templates/tools.jinja"]).startswith("../../../blobs/")
     assert_cache_is_whole(setup.folder)
     assert not setup.hub.leaks and "next: lora-train train --model org/model" in run.stderr
 
 
-def test_the_client_of_the_hub_and_transformers_find_it_offline(setup):
-    assert setup.run("download", "org/model").code == 0
+def test_the_client_of_the_hub_and_transformers_find_it_and_download_only_what_is_missing(setup):
+    assert setup.run("download", "org/model", "--all").code == 0
     found = setup.python("import huggingface_hub as h, transformers as t\n"
                          "print(h.snapshot_download('org/model', local_files_only=True))\n"
                          "print(t.AutoConfig.from_pretrained('org/model').model_type)\n"
                          "print(t.AutoTokenizer.from_pretrained('org/model')('1 + 2').input_ids)\n"
                          "print(len(h.scan_cache_dir().warnings), len(h.scan_cache_dir().repos))", HF_HUB_OFFLINE="1").splitlines()
-    commit = setup.hub.repositories["model", "org/model"].references["main"]
-    assert found == [str(setup.cache() / "snapshots" / commit), json.loads(TINY["config.json"])["model_type"], found[2], "0 1"]
+    assert found == [str(setup.cache() / "snapshots" / setup.commit()), json.loads(TINY["config.json"])["model_type"], found[2], "0 1"]
     run = setup.run("tokenize", "--model", "org/model", "--text", "1 + 2", "--json", HF_HUB_OFFLINE="1")
     assert json.loads(run.stdout)["input_ids"] == json.loads(found[2]), run
+    setup.hub.requests.clear()
+    setup.python("import huggingface_hub as h\nh.snapshot_download('org/model')")
+    assert setup.hub.requests and not {"cdn", "resolve"} & set(setup.hub.steps())
 
 
 def test_what_the_client_of_the_hub_has_downloaded_is_not_downloaded_again(setup):
@@ -102,13 +105,6 @@ def test_what_the_client_of_the_hub_has_downloaded_is_not_downloaded_again(setup
     setup.hub.requests.clear()
     run = setup.run("download", "org/model", "--json")
     assert json.loads(run.stdout)["num_downloaded_bytes"] == 0 and "cdn" not in setup.hub.steps() and "resolve" not in setup.hub.steps()
-
-
-def test_the_client_of_the_hub_downloads_only_what_is_missing(setup):
-    setup.run("download", "org/model", "--all")
-    setup.hub.requests.clear()
-    setup.python("import huggingface_hub as h\nh.snapshot_download('org/model')")
-    assert not {"cdn", "resolve"} & set(setup.hub.steps())
 
 
 def test_files_with_the_same_contents_share_a_blob(setup):
@@ -135,18 +131,16 @@ def test_datasets_and_adapters(setup):
     assert run.code == 0 and "datasets--org--rows" in run.stdout, run
     assert (setup.cache("datasets--org--rows") / "snapshots").is_dir() and "datasets[0].path=org/rows" in run.stderr
     setup.hub.add("org/adapter", {"adapter_config.json": b"{}", "adapter_model.safetensors": b"a" * 9000, "adapter_model.bin": b"b"})
-    run = setup.run("download", "org/adapter")
-    assert run.code == 0 and "--adapter" in run.stderr and "skipped" in run.stderr, run
+    expect_end(setup.run("download", "org/adapter"), 0, "--adapter", "skipped")
 
 
 def test_tokens_come_from_the_variable_or_the_file_and_stay_with_the_hub(setup):
-    setup.hub.add("org/secret", model_files(), private=True)
+    setup.hub.add("org/secret", MODEL, private=True)
     assert setup.run("download", "org/secret").code == IO
     assert setup.run("download", "org/secret", HF_TOKEN="hf_read").code == 0
     (setup.folder / "hf/token").write_text("hf_read\n")
     assert setup.run("download", "org/secret", "--all").code == 0
-    assert not setup.hub.leaks, "a token went to the content network"
-    assert any(step == "cdn" for step in setup.hub.steps())
+    assert not setup.hub.leaks and "cdn" in setup.hub.steps(), "a token went to the content network"
 
 
 def big(setup, num_bytes=66 << 20):
@@ -159,21 +153,19 @@ def big(setup, num_bytes=66 << 20):
 def test_large_files_come_in_parts_and_resume(setup):
     data = big(setup)
     setup.hub.faults = [Fault("cdn", cut(1 << 20))]
-    run = setup.run("download", "org/big", LORA_TRAIN_HTTP_RETRIES="0")
-    assert run.code == IO and "the connection broke" in run.stderr, run
+    expect_end(setup.run("download", "org/big", LORA_TRAIN_HTTP_RETRIES="0"), IO, "the connection broke")
     assert_cache_is_whole(setup.folder)
     setup.hub.faults = []
-    run = setup.run("download", "org/big", "--json")
-    assert run.code == 0 and json.loads(run.stdout)["num_downloaded_bytes"] < len(data), run
+    run = setup.download_big(data)
+    assert json.loads(run.stdout)["num_downloaded_bytes"] < len(data), run
     ranges = {headers["Range"] for step, _, headers in setup.hub.requests if step == "cdn"}
     assert {f"bytes=0-{(64 << 20) - 1}", f"bytes={64 << 20}-{(66 << 20) - 1}"} <= ranges, ranges
-    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
 
 
 FULL_DISK = {"LD_PRELOAD": str(BINARY.parent / "lib/libfull_disk.so")}
 
 
-@pytest.mark.parametrize("room", [1, 100_000, (1 << 20) + 77, (3 << 20) - 1])
+@pytest.mark.parametrize("room", [1, (1 << 20) + 77])
 def test_a_disk_that_fills_up_keeps_what_has_arrived(setup, room):
     data = big(setup, 3 << 20)
     run = setup.run("download", "org/big", **FULL_DISK, FULL_DISK_BYTES=str(room))
@@ -182,9 +174,8 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(setup, room):
     [partial] = setup.cache("models--org--big").glob(f"blobs/{sha256(data)}*.incomplete")
     kept = int.from_bytes(partial.read_bytes()[len(data):len(data) + 8], "little")
     assert max(0, room - (64 << 10)) <= kept <= room or kept == 0, f"{kept} of {room} bytes"
-    run = setup.run("download", "org/big", "--json")
-    assert run.code == 0 and len(data) - kept <= json.loads(run.stdout)["num_downloaded_bytes"] <= len(data) - kept + 2, run
-    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+    run = setup.download_big(data)
+    assert len(data) - kept <= json.loads(run.stdout)["num_downloaded_bytes"] <= len(data) - kept + 2, run
 
 
 def test_a_disk_that_another_program_has_filled_is_named_before_the_first_byte(setup):
@@ -214,8 +205,8 @@ def test_on_disks_of_any_size_the_cache_stays_whole(setup, small_disk):
 def test_a_connection_that_breaks_goes_on_where_it_was(setup):
     data = big(setup, 3 << 20)
     setup.hub.faults = [Fault("cdn", cut(1 << 20), times=2)]  # two failures, but each brought something
-    run = setup.run("download", "org/big", "--json")
-    assert run.code == 0 and json.loads(run.stdout)["num_downloaded_bytes"] == len(data) + 2, run
+    run = setup.download_big(data)
+    assert json.loads(run.stdout)["num_downloaded_bytes"] == len(data) + 2, run
     ranges = [headers["Range"] for step, _, headers in setup.hub.requests if step == "cdn"]
     assert [text.split("-")[0] for text in ranges] == ["bytes=0", f"bytes={1 << 20}", f"bytes={2 << 20}"]
 
@@ -228,52 +219,35 @@ def test_what_a_power_loss_damaged_is_downloaded_again(setup):
     with open(partial, "r+b") as file:
         file.write(b"damaged")
     setup.hub.faults = []
-    run = setup.run("download", "org/big")
-    assert run.code == 0 and "downloading the file again" in run.stderr, run
-    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+    assert "downloading the file again" in setup.download_big(data).stderr
 
 
 def test_a_server_without_ranges(setup):
     data = big(setup)
     setup.hub.faults = [Fault("cdn", no_ranges)]
-    run = setup.run("download", "org/big")
-    assert run.code == 0 and "one piece" in run.stderr, run
-    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+    assert "one piece" in setup.download_big(data).stderr
 
 
-def test_a_stop_ends_within_a_second_and_the_next_call_resumes(setup):
-    big(setup)
-    setup.hub.faults = [Fault("cdn", stall(30), skip=1)]
-    process = setup.start("download", "org/big")
-    while setup.hub.steps().count("cdn") < 2:
-        time.sleep(0.02)
-    asked = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=20)
-    assert process.returncode == 75 and time.monotonic() - asked < 1.5, stderr
-    assert_cache_is_whole(setup.folder)
-    setup.hub.faults = []
-    assert setup.run("download", "org/big").code == 0
-
-
-def test_killed_it_resumes(setup):
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 75), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_stop_ends_within_a_second_and_the_next_call_resumes(setup, number, code):
     data = big(setup)
     setup.hub.faults = [Fault("cdn", stall(30), skip=1)]
     process = setup.start("download", "org/big")
     while setup.hub.steps().count("cdn") < 2:
         time.sleep(0.02)
-    process.kill()
-    process.communicate()
+    asked = time.monotonic()
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == code and time.monotonic() - asked < 1.5, stderr
     assert_cache_is_whole(setup.folder)
     setup.hub.faults = []
-    assert setup.run("download", "org/big").code == 0
-    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+    setup.download_big(data)
 
 
 def test_waits_for_another_process_that_downloads_the_same_file(setup):
     locks = setup.folder / "hf/hub/.locks/models--org--model"
     locks.mkdir(parents=True)
-    with open(locks / f"{sha256(model_files()['model.safetensors'])}.lock", "w") as lock:
+    with open(locks / f"{sha256(MODEL['model.safetensors'])}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = setup.start("download", "org/model")
         time.sleep(0.7)
@@ -312,8 +286,7 @@ def test_certificates_are_verified(setup, tmp_path):
         assert setup.run("download", "org/model", HF_ENDPOINT=server.url, SSL_CERT_FILE=str(file)).code == 0
         address = setup.server.url
         setup.hub.faults = [Fault("revision", lambda handler: handler.send(302, b"", {"Location": address}))]
-        run = setup.run("download", "org/model", HF_ENDPOINT=server.url, SSL_CERT_FILE=str(file))
-        assert run.code == IO and "never from https to http" in run.stderr, run
+        expect_end(setup.run("download", "org/model", HF_ENDPOINT=server.url, SSL_CERT_FILE=str(file)), IO, "never from https to http")
 
 
 def test_a_proxy_of_the_environment_is_used(setup):
@@ -367,15 +340,12 @@ def test_retries_obey_the_server(setup):
     setup.hub.faults = [Fault("revision", status(429, "slow down", {"Retry-After": "1"}), times=1)]
     start = time.monotonic()
     assert setup.run("download", "org/model").code == 0 and time.monotonic() - start >= 1
-    setup.hub.faults = [Fault("revision", status(503, headers={"Retry-After": "3600"}))]
-    start = time.monotonic()
-    assert setup.run("download", "org/model").code == IO and time.monotonic() - start < 3
 
 
-@pytest.mark.parametrize("name", ["model", "a/b/c", "../x", "org/na me", "org/name@", "org/name@../../x", ""])
-def test_names_that_are_none(setup, name):
-    run = setup.run("download", name)
-    assert run.code == 2 and "org/name" in run.stderr + " org/name" and not setup.hub.requests, run
+def test_names_that_are_none(setup):
+    for name in ("model", "a/b/c", "../x", "org/na me", "org/name@", "org/name@../../x", ""):
+        run = setup.run("download", name)
+        assert run.code == 2 and not setup.hub.requests, run
 
 
 @pytest.mark.parametrize("case", [case for case in DOWNLOAD_CASES if case.is_quick], ids=lambda case: case.name)
