@@ -4,15 +4,16 @@ import json
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, lora_train, train_tiny_math, wait_for
+from command import BINARY, ENVIRONMENT, good_run, lora_train, stop, train_tiny_math, wait_for
 from eval_task_rows import ROWS, task
 from launchers import LAUNCHERS, Job
-from tiny_math import CHATS, FP32, MODEL, QUESTIONS, poisoned_model, write_rows
+from tiny_math import FP32, MODEL, QUESTIONS, poisoned_model, write_rows
 
-USAGE, DATA, IO, NUMERIC, STOPPED = 2, 3, 5, 7, 75
+USAGE, DATA, IO, NUMERIC = 2, 3, 5, 7
 MANY = [f"What is {a} plus {b}?" for a in range(10, 22) for b in range(3, 10)]  # more than a round of two ranks
 
 
@@ -37,23 +38,11 @@ def test_answers_are_those_of_one_rank_in_the_same_order(prompts, adapter, argum
     arguments = ("--json", "--prompts", prompts, "--adapter", adapter, *arguments)
     one = generate(*arguments)
     assert one.code == 0 and len(one.json_lines()) == 11, one
-    for ranks in (2, 3):
+    for ranks in (2, 12) if "--stop" in arguments else (3,):  # also more than prompts
         run = generate(*arguments, ranks=ranks)
         assert run.code == 0 and run.stdout == one.stdout, run
         assert run.stderr.count("new tokens;") == 1, "one report of all"
-
-
-def test_many_prompts_go_round_by_round(tmp_path):
-    prompts = write_rows(tmp_path / "many.jsonl", [{"prompt": text} for text in MANY])
-    one, two = generate("--prompts", prompts), generate("--prompts", prompts, ranks=2)
-    assert one.code == two.code == 0 and one.stdout == two.stdout and len(one.stdout) > 1000, two
-    num_new = one.stderr.split(" new tokens")[0].split()[-1]
-    assert f"{num_new} new tokens" in two.stderr, two
-
-
-def test_more_ranks_than_prompts(tmp_path):
-    one, four = (generate("--prompt", QUESTIONS[0], "--json", ranks=ranks) for ranks in (1, 4))
-    assert four.code == 0 and four.stdout == one.stdout, four
+        assert one.stderr.split(" new tokens")[0].split()[-1] == run.stderr.split(" new tokens")[0].split()[-1]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -65,57 +54,51 @@ def test_every_launcher_gives_the_answers_of_one_rank(tmp_path, prompts, launche
     assert (tmp_path / "two.jsonl").read_text() == (tmp_path / "one.jsonl").read_text()
 
 
-def test_a_file_is_resumed_with_other_ranks_and_then_complete(tmp_path, prompts):
-    file = tmp_path / "answers.jsonl"
-    assert generate("--prompts", prompts, "--output", file).code == 0
-    whole = file.read_text()
-    lines = whole.splitlines(keepends=True)
-    file.write_text("".join(lines[3:7]))
-    run = generate("--prompts", prompts, "--output", file, ranks=3)
-    assert run.code == 0 and "4 of 11 answers are already there" in run.stderr and file.read_text() == whole, run
-    run = generate("--prompts", prompts, "--output", file, ranks=2)
-    assert run.code == 0 and "already complete, 11 answers" in run.stderr and file.read_text() == whole, run
+@pytest.fixture
+def many(tmp_path):
+    """(arguments, the file that they write, its text when it is complete): more prompts than a round of two ranks has, answered by one."""
+    prompts = write_rows(tmp_path / "many.jsonl", [{"prompt": text} for text in MANY * 4])
+    arguments = ("--model", MODEL, *FP32, "--max-new-tokens", 16, "--prompts", prompts, "--output")
+    good_run("generate", *arguments, tmp_path / "one.jsonl")
+    return (*arguments, tmp_path / "answers.jsonl"), tmp_path / "answers.jsonl", (tmp_path / "one.jsonl").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_keeps_the_answers_of_all_ranks(tmp_path, number):
-    prompts, file = write_rows(tmp_path / "many.jsonl", [{"prompt": text} for text in MANY * 4]), tmp_path / "answers.jsonl"
-    command = [str(BINARY), "generate", "--model", MODEL, *FP32, "--max-new-tokens", "16", "--prompts", prompts, "--output", file, "--nproc", "2"]
-    process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+def test_a_stop_keeps_the_answers_of_all_ranks(many, number):
+    arguments, file, whole = many
+    command = list(map(str, [BINARY, "generate", *arguments, "--nproc", 2]))
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: file.exists() and len(file.read_text().splitlines()) >= 16, "16 answers", process)
-    process.send_signal(number)
-    stderr = process.communicate(timeout=120)[1]
-    assert process.returncode == STOPPED and "run the same command to resume" in stderr, stderr
+    assert "run the same command to resume" in stop(process, number)
     indices = [json.loads(line)["index"] for line in file.read_text().splitlines()]
     assert len(indices) < len(MANY) * 4 and {index % 2 for index in indices} == {0, 1}
-    assert lora_train(*command[1:]).code == 0
-    assert generate("--prompts", prompts, "--output", tmp_path / "one.jsonl").code == 0
-    assert file.read_text() == (tmp_path / "one.jsonl").read_text()
+    assert lora_train(*command[1:]).code == 0 and file.read_text() == whole
 
 
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(tmp_path):
-    prompts, file = write_rows(tmp_path / "many.jsonl", [{"prompt": text} for text in MANY * 4]), tmp_path / "answers.jsonl"
-    arguments = ["--model", MODEL, *FP32, "--max-new-tokens", 16, "--prompts", prompts, "--output", file]
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on_with_other_ranks(many, tmp_path):
+    arguments, file, whole = many
     job = Job("nproc", 3, arguments, tmp_path / "err", command="generate")
     wait_for(lambda: file.exists() and len(file.read_text().splitlines()) >= 16, "16 answers", job)
     os.kill(Job.ranks(file)[1], signal.SIGKILL)
     assert job.wait() == 128 + signal.SIGKILL and "rank 1 of 3" in job.stderr(), job.stderr()
     num_kept = len(file.read_text().splitlines())
-    run = lora_train("generate", *arguments, "--nproc", 2)
-    assert run.code == 0 and f"{num_kept} of {len(MANY) * 4} answers are already there" in run.stderr, run
-    assert generate("--prompts", prompts, "--output", tmp_path / "one.jsonl").code == 0
-    assert file.read_text() == (tmp_path / "one.jsonl").read_text()
+    for said in (f"{num_kept} of {len(MANY) * 4} answers are already there", f"already complete, {len(MANY) * 4} answers"):
+        run = lora_train("generate", *arguments, "--nproc", 2)
+        assert run.code == 0 and said in run.stderr and file.read_text() == whole, run
 
 
 def test_an_error_is_said_once_and_ends_all_ranks(tmp_path, prompts):
-    run = generate("--prompts", tmp_path / "none.jsonl", ranks=3)
-    assert run.code == IO and run.stderr.count("none.jsonl") == 1, run
-    run = generate("--prompts", prompts, model=poisoned_model(tmp_path), ranks=2)
-    assert run.code == NUMERIC and run.stderr.count("not finite") == 1, run
     file = tmp_path / "mine.jsonl"
     file.write_text("mine\n")
-    run = generate("--prompts", prompts, "--output", file, ranks=2)
-    assert run.code == USAGE and run.stderr.count("mine.jsonl") >= 1 and file.read_text() == "mine\n", run
+    for arguments, code, said in ((["generate", "--prompts", tmp_path / "none.jsonl"], IO, "none.jsonl"),
+                                  (["generate", "--prompts", "-"], USAGE, "only one process can read"),
+                                  (["generate", "--prompts", prompts, "--output", file], USAGE, "mine.jsonl"),
+                                  (["eval", "--eval-data", tmp_path / "gone.jsonl"], DATA, "gone.jsonl"), (["eval"], USAGE, "nothing to evaluate on")):
+        run = lora_train(*arguments, "--model", MODEL, *FP32, "--nproc", 2)
+        assert run.code == code and run.stderr.count("error: ") == 1 and said in run.stderr, run
+    assert file.read_text() == "mine\n"
+    run = generate("--prompts", prompts, model=poisoned_model(tmp_path), ranks=2)
+    assert run.code == NUMERIC and run.stderr.count("not finite") == 1, run
 
 
 def test_ranks_with_other_prompts_are_refused(tmp_path, prompts):
@@ -128,18 +111,12 @@ def test_ranks_with_other_prompts_are_refused(tmp_path, prompts):
     assert job.wait() == USAGE and "differs from rank 0 in its set of prompts" in job.stderr(), job.stderr()
 
 
-def test_standard_input_is_refused():
-    run = generate("--prompts", "-", ranks=2)
-    assert run.code == USAGE and "only one process can read" in run.stderr, run
-
-
 def evaluate(setup_folder, profile, *arguments, ranks=1):
     file = setup_folder / "profile.json"
     file.write_text(json.dumps(profile))
     answers = setup_folder / f"answers-{ranks}.jsonl"
     tasks = ("--answers", answers) if profile.get("eval_tasks") else ()
-    run = lora_train("eval", "--profile", file, "--json", *tasks, *arguments, *(("--nproc", ranks) if ranks > 1 else ()))
-    assert run.code == 0, run
+    run = good_run("eval", "--profile", file, "--json", *tasks, *arguments, *(("--nproc", ranks) if ranks > 1 else ()))
     return run.json_lines(), answers.read_text() if tasks else ""
 
 
@@ -159,11 +136,6 @@ def rows(tmp_path):
     return tmp_path
 
 
-class TaskFolder:
-    def __init__(self, folder):
-        self.folder = folder
-
-
 @pytest.mark.parametrize("flags, data", [(("--exact-match", "is ([0-9]+)", "--max-new-tokens", 12), "sums"), (("--choices",), "quiz"), ((), "many")])
 def test_eval_has_the_figures_of_one_rank(rows, flags, data):
     profile = {"model": str(MODEL), "eval_datasets": [{"path": str(rows / f"{data}.jsonl")}], "device": "cpu", "precision": "fp32",
@@ -174,33 +146,10 @@ def test_eval_has_the_figures_of_one_rank(rows, flags, data):
 
 
 def test_eval_tasks_have_the_figures_and_answers_of_one_rank(rows):
-    folder = TaskFolder(rows)
-    quiz = task(folder, "quiz", "choices")
-    del quiz["max_new_tokens"]
+    folder = SimpleNamespace(folder=rows)
     profile = {"model": str(MODEL), "device": "cpu", "precision": "fp32", "confidence_tokens": {"?": 0.0, ";": 0.5, "!": 1.0},
-               "eval_tasks": [task(folder, "conf", "confidence"), quiz, task(folder, "sums", "exact_match", regex="is ([0-9]+)")]}
+               "eval_tasks": [task(folder, "conf", "confidence"), task(folder, "quiz", "choices"), task(folder, "sums", "exact_match", regex="is ([0-9]+)")]}
     one, answers = evaluate(rows, profile)
     assert '"logits"' in answers and len(answers.splitlines()) == 9 + 7 + 6
     for ranks in (2, 3):
         assert evaluate(rows, profile, ranks=ranks) == (one, answers)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_of_eval_ends_with_75_and_without_figures(rows, number):
-    many = write_rows(rows / "long.jsonl", [{"messages": chat} for chat in CHATS] * 60)
-    command = [BINARY, "eval", "--model", MODEL, "--eval-data", many, *FP32, "--exact-match", "--nproc", 2]
-    process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    lines = iter(process.stderr.readline, "")
-    assert any("6,000 read" in line for line in lines)  # what follows takes seconds
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == STOPPED and stdout == "" and stderr.count("no figures") == 1, stderr
-
-
-def test_errors_of_eval_are_said_once(rows):
-    profile = {"model": str(MODEL), "eval_datasets": [{"path": str(rows / "none.jsonl")}], "device": "cpu", "precision": "fp32"}
-    (rows / "profile.json").write_text(json.dumps(profile))
-    run = lora_train("eval", "--profile", rows / "profile.json", "--nproc", 2)
-    assert run.code == DATA and run.stderr.count("none.jsonl") == 1, run
-    run = lora_train("eval", "--model", MODEL, *FP32, "--nproc", 2)
-    assert run.code == USAGE and run.stderr.count("nothing to evaluate on") == 1, run

@@ -1,7 +1,5 @@
-"""Every command of docs/multi_gpu.md as it stands there, the shipped profile from any folder, a sweep of runs with two ranks."""
+"""Every command of docs/multi_gpu.md as it stands there, a sweep of runs with two ranks."""
 
-import glob
-import json
 import os
 import re
 import signal
@@ -13,9 +11,8 @@ from command import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, Setup, wait_for
 from launchers import free_port, slurm
 
 DOCUMENT = (ROOT / "docs/multi_gpu.md").read_text()
-EXAMPLE = ROOT / "examples/tiny-math"
 SWEEP = ROOT / "scripts/sweep.sh"
-DONE, DEVICE, STOPPED = 0, 6, 75
+DONE, STOPPED = 0, 75
 SHELL = dict(ENVIRONMENT, PATH=f"{BINARY.parent}:{ROOT}/.deps/venv/bin:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1",
              OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
 LAUNCHERS = ("lora-train ", "torchrun ", "mpirun ", "mpirun.mpich ")
@@ -50,9 +47,8 @@ def write_my_yaml(setup, **changes):
     (setup.folder / "my.yaml").write_text(setup.write_profile(output_dir="runs/my-run", **changes).read_text())
 
 
-def in_shell(folder, command, environment=()):
-    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env=dict(SHELL, **dict(environment)))
+def in_shell(folder, command):
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, env=SHELL)
 
 
 def losses(setup):
@@ -121,46 +117,17 @@ def test_the_batch_file_queues_itself_again_after_a_stop(setup):
     assert setup.summary()["status"] == "done"
 
 
-def test_the_profile_of_four_h200_trains_from_any_folder(tmp_path):
-    """The literal command; the settings behind it only make it short."""
-    done = in_shell(tmp_path, f"mpirun -n 4 lora-train --profile 4xh200-ddp.yaml --model {EXAMPLE}/model --train-data {EXAMPLE}/train.jsonl "
-                              "--set max_steps=1 eval_on_start=false")
-    assert done.returncode == DONE, done.stderr
-    assert "global batch 128 documents in at most " in done.stderr, done.stderr
-    assert json.loads((tmp_path / "runs/4xh200-ddp/summary.json").read_text())["status"] == "done"
-
-
-def sweep(setup, **changes):
-    setup.output_dir = setup.folder / "runs"
-    profile = setup.write_profile(output_dir=str(setup.output_dir / "lr{learning_rate}"), **changes)
-    return [SWEEP, "--program", BINARY, "--profile", profile, "learning_rate=1e-2,1e-3", "--", "--nproc", "2"]
-
-
-def test_every_point_of_a_sweep_has_two_ranks(setup):
-    done = subprocess.run(sweep(setup), capture_output=True, text=True, env=ENVIRONMENT, timeout=TIMEOUT_S)
-    assert done.returncode == DONE, done.stderr
-    assert done.stderr.count("training with 2 processes (1 node x 2, --nproc)") == 2, done.stderr
-    assert len(done.stdout.splitlines()) == 3 and len(list(setup.output_dir.glob("lr*/adapter"))) == 2, done.stdout
-
-
 def test_a_sweep_of_two_ranks_stops_with_a_checkpoint(setup):
-    command = sweep(setup, max_steps=100000, save_steps="off")
+    setup.output_dir = setup.folder / "runs"
+    profile = setup.write_profile(output_dir=str(setup.output_dir / "lr{learning_rate}"), max_steps=100000, save_steps="off")
+    command = [SWEEP, "--program", BINARY, "--profile", profile, "learning_rate=1e-2,1e-3", "--", "--nproc", "2"]
     with open(setup.folder / "err", "w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=ENVIRONMENT)
     first = setup.output_dir / "lr0.01"
     wait_for(lambda: setup.events("train", first) or process.poll() is not None, "a step", process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(TIMEOUT_S) == STOPPED, (setup.folder / "err").read_text()
+    said = setup.folder / "err"
+    assert process.wait(TIMEOUT_S) == STOPPED and "training with 2 processes (1 node x 2, --nproc)" in said.read_text(), said.read_text()
     last = setup.events("train", first)[-1]["step"]
     assert [path.name for path in first.glob("checkpoint-*")] == [f"checkpoint-{last}"]
     assert [path.name for path in setup.output_dir.iterdir()] == ["lr0.01"]
-
-
-@pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has an NVIDIA GPU")
-def test_more_ranks_than_gpus_are_refused_with_both_numbers(setup):
-    write_my_yaml(setup, device="cuda")
-    gpu = "NVIDIA H200|9.0|143771|143000|0|"
-    done = in_shell(setup.folder, "lora-train train --profile my.yaml --nproc 3",
-                    dict(FAKE_GPUS=f"{gpu};{gpu}", LD_LIBRARY_PATH=str(BINARY.parent / "fake_driver")))
-    assert done.returncode == DEVICE, done.stderr
-    assert done.stderr.count("3 ranks were started on this host, which has 2 GPUs") == 1, done.stderr

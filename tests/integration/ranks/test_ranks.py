@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from command import BINARY, ENVIRONMENT, Setup, lora_train, model_tensors
+from command import BINARY, ENVIRONMENT, Setup, model_tensors
 from launchers import LAUNCHERS, Job
 from safetensors.numpy import load_file
 
@@ -19,11 +19,11 @@ def use_evaluation(setup):
     setup.profile.update(eval_datasets=[{"path": str(rows), "type": "pretokenized"}], eval_steps=2)
 
 
-def run(setup, launcher, num_ranks, name, **changes):
+def run(setup, launcher, num_ranks, name, of_last_rank={}, **changes):
     """Trains into its own folder. Returns losses and gradient norms, evaluation losses and ECEs, and the adapter."""
     folder = setup.folder / name
     profile = setup.write_profile(output_dir=str(folder), **changes)
-    job = Job(launcher, num_ranks, ["--profile", profile], setup.folder / f"{name}.err")
+    job = Job(launcher, num_ranks, ["--profile", profile], setup.folder / f"{name}.err", of_last_rank=of_last_rank)
     assert job.wait() == DONE, job.stderr()
     steps = [[event["loss"], event["grad_norm"]] for event in setup.events("train", folder)]
     evals = [[event["loss"], event["token_accuracy"], event["ece"]] for event in setup.events("eval", folder)]
@@ -46,8 +46,9 @@ def one_rank(tmp_path_factory):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_gives_the_numbers_of_one_rank(setup, one_rank, launcher):
+    """Nor do variables of one rank alone change any."""
     use_evaluation(setup)
-    expect_equal(one_rank, run(setup, launcher, 2, launcher, max_steps=4))
+    expect_equal(one_rank, run(setup, launcher, 2, launcher, dict(OMP_NUM_THREADS="1"), max_steps=4))
 
 
 @pytest.mark.parametrize("name, changes", [
@@ -56,9 +57,7 @@ def test_every_launcher_gives_the_numbers_of_one_rank(setup, one_rank, launcher)
     ("global batch below the world size", dict(global_batch_size=2, micro_batch_size=1))])
 def test_the_number_of_ranks_changes_no_number(setup, name, changes):
     use_evaluation(setup)
-    one = run(setup, "nproc", 1, "one", **changes)
-    for num_ranks in (2, 4):
-        expect_equal(one, run(setup, "nproc", num_ranks, f"ranks-{num_ranks}", **changes))
+    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 4, "four", **changes))
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(setup):
@@ -69,15 +68,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(setup):
         assert job.wait() == DONE, job.stderr()
     losses = [[event["loss"], event["grad_norm"]] for event in setup.events("train", setup.folder / "run")]
     np.testing.assert_allclose(losses, whole[0], rtol=0, atol=1e-6)
-
-
-def test_variables_of_one_rank_alone_change_no_number(setup, one_rank):
-    use_evaluation(setup)
-    profile = setup.write_profile(max_steps=4)
-    job = Job("variables", 2, ["--profile", profile], setup.folder / "err", of_last_rank=dict(OMP_NUM_THREADS="1"))
-    assert job.wait() == DONE, job.stderr()
-    losses = [[event["loss"], event["grad_norm"]] for event in setup.events("train", setup.output_dir)]
-    np.testing.assert_allclose(losses, one_rank[0], rtol=0, atol=1e-6)
 
 
 def test_the_scaled_learning_rate_is_explained(setup):
@@ -123,17 +113,11 @@ def test_other_data_on_one_rank_is_named_once(setup):
     assert done.stderr.count("error: rank 1 of 2: differs from rank 0 in its ") == 1, done.stderr
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "mpich"])
-def test_nproc_under_another_launcher_is_refused(setup, launcher):
-    job = Job(launcher, 2, ["--profile", setup.write_profile(), "--nproc", "2"], setup.folder / "err", grace_s=2)
+def test_nproc_under_another_launcher_is_refused(setup):
+    job = Job("mpich", 2, ["--profile", setup.write_profile(), "--nproc", "2"], setup.folder / "err", grace_s=2)
     assert job.wait() != DONE
     assert "--nproc" in job.stderr() and "has started this process already" in job.stderr()
     assert not setup.output_dir.exists()
-
-
-def test_variables_that_contradict_each_other_are_refused(setup):
-    run = lora_train("train", "--profile", setup.write_profile(), environment=dict(RANK="2", WORLD_SIZE="2"))
-    assert run.code == USAGE and "RANK" in run.stderr, run
 
 
 def test_examples_that_are_not_finite_are_named_with_their_rank(setup):
@@ -151,7 +135,5 @@ def test_examples_that_are_not_finite_are_named_with_their_rank(setup):
 
 def test_a_bad_profile_is_named_once(setup):
     profile = setup.write_profile(lora_r=-1)
-    for launcher in ("nproc", "openmpi"):
-        job = Job(launcher, 2, ["--profile", profile], setup.folder / "err", grace_s=2)
-        assert job.wait() == USAGE
-        assert job.stderr().count("lora_r") == 1, job.stderr()
+    job = Job("openmpi", 2, ["--profile", profile], setup.folder / "err", grace_s=2)
+    assert job.wait() == USAGE and job.stderr().count("lora_r") == 1, job.stderr()
