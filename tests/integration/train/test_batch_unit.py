@@ -1,13 +1,14 @@
 """batch_unit: documents. Packed, the updates are those of a trainer without packing."""
 
 import numpy as np
-from command import lora_train
+from command import good_run, lora_train
+
+ONE_EPOCH = dict(max_steps="unset", num_epochs=1, global_batch_size=1, micro_batch_size=1)
 
 
-def losses(setup, name, **changes):
+def losses(setup, name, *arguments, **changes):
     folder = setup.folder / name
-    run = lora_train("train", "--profile", setup.write_profile(output_dir=str(folder), lora_dropout=0.0, logging_steps=1, **changes))
-    assert run.code == 0, run
+    run = good_run("train", "--profile", setup.write_profile(output_dir=str(folder), lora_dropout=0.0, logging_steps=1, **changes), *arguments)
     return run, np.array([[event["loss"], event["grad_norm"], event["num_documents"]] for event in setup.events("train", folder)])
 
 
@@ -16,25 +17,9 @@ def test_the_updates_are_those_without_packing(setup):
     _, unpacked = losses(setup, "unpacked", packing=False, **schedule)
     run, packed = losses(setup, "packed", packing=True, batch_unit="documents", **schedule)
     np.testing.assert_allclose(packed, unpacked, rtol=0, atol=1e-6)
-    assert "a step has 4 documents, about " in run.stderr, run
-
-
-def test_a_run_of_documents_goes_on_exactly(setup):
-    settings = dict(packing=True, batch_unit="documents", global_batch_size=3, save_steps=2)
-    _, whole = losses(setup, "whole", max_steps=6, **settings)
-    losses(setup, "run", max_steps=4, **settings)
-    profile = setup.write_profile(output_dir=str(setup.folder / "run"), max_steps=6, lora_dropout=0.0, logging_steps=1, **settings)
-    assert lora_train("train", "--profile", profile, "--allow-changed", "max_steps").code == 0
-    resumed = np.array([[event["loss"], event["grad_norm"], event["num_documents"]] for event in setup.events("train", setup.folder / "run")])
-    assert (resumed == whole).all(), (resumed, whole)
-
-
-def test_few_updates_are_explained_with_both_numbers(setup):
-    run, _ = losses(setup, "rows", packing=True, global_batch_size=1, micro_batch_size=1, max_steps="unset", num_epochs=1)
+    assert "a step has 4 documents, about " in run.stderr and "To count documents, set batch_unit: documents" not in run.stderr, run
+    run, _ = losses(setup, "rows", packing=True, **ONE_EPOCH)  # few updates are explained with both numbers
     assert "To count documents, set batch_unit: documents" in run.stderr and "a trainer that counts documents takes" in run.stderr, run
-    run, _ = losses(setup, "documents", packing=True, batch_unit="documents", global_batch_size=1, micro_batch_size=1,
-                    max_steps="unset", num_epochs=1)
-    assert "To count documents, set batch_unit: documents" not in run.stderr, run
 
 
 def test_documents_need_a_number(setup):

@@ -7,12 +7,7 @@ import time
 import pytest
 from safetensors.numpy import load_file
 
-from command import Setup
 
-
-@pytest.fixture
-def setup(tmp_path):
-    return Setup(tmp_path)
 
 
 def settings(setup, **changes):
@@ -36,49 +31,51 @@ def losses(setup):
 
 
 def test_the_result_is_the_best_step(setup):
-    run = setup.train(**settings(setup))
-    assert run.code == 0, run
+    run = setup.good_run(**settings(setup))
     summary, found = setup.summary(), losses(setup)
-    after_step_1 = {step: loss for step, loss in found.items() if step > 0}
-    best = min(after_step_1, key=after_step_1.get)
+    best = min((step for step in found if step > 0), key=found.get)
     assert 0 < best < 24, f"the case needs a best step in the middle: {found}"
     assert summary["best_step"] == summary["adapter_step"] == best
     assert summary["best_metric"] == summary["best_eval_loss"] == found[best]
     # Only the best and the last checkpoint are left, although save_steps is off.
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {f"checkpoint-{best}", "checkpoint-24"}
-    assert same(adapter_of(setup.output_dir / "adapter"), adapter_of(setup.output_dir / f"checkpoint-{best}"))
-    assert not same(adapter_of(setup.output_dir / "adapter"), adapter_of(setup.output_dir / "checkpoint-24"))
+    of_best, of_last = (adapter_of(setup.output_dir / f"checkpoint-{step}") for step in (best, 24))
+    assert same(adapter_of(setup.output_dir / "adapter"), of_best) and not same(of_best, of_last)
     assert f"{best} steps" in (setup.output_dir / "adapter/README.md").read_text()
     assert f"the result is from step {best}, the best of eval_loss" in run.stderr
     # Without the key, the last step is the result, of the same run.
     run = setup.train(**settings(setup, load_best_model_at_end=False))
+    assert run.code == 0 and setup.summary()["adapter_step"] == 24 and same(adapter_of(setup.output_dir / "adapter"), of_last), run
+    # Where the best checkpoint is gone, the run goes on only without the key.
+    (setup.output_dir / "summary.json").unlink()
+    (setup.output_dir / f"checkpoint-{best}/adapter_model.safetensors").unlink()
+    run = setup.train(**settings(setup))
+    assert run.code == 4 and f"checkpoint-{best}" in run.stderr and "load_best_model_at_end=false" in run.stderr, run
+    run = setup.train(**settings(setup, load_best_model_at_end=False))
     assert run.code == 0 and setup.summary()["adapter_step"] == 24, run
-    assert same(adapter_of(setup.output_dir / "adapter"), adapter_of(setup.output_dir / "checkpoint-24"))
 
 
 def test_a_patience_ends_the_run(setup):
     changes = settings(setup, early_stopping_patience=2)
-    run = setup.train(**changes)
-    assert run.code == 0, run
+    run = setup.good_run(**changes)
     summary, found = setup.summary(), losses(setup)
     best = summary["best_step"]
     assert summary["status"] == "done" and summary["step"] == best + 4 < 24 and max(found) == best + 4
     assert summary["reason"] == f"early stopping: eval_loss did not improve in 2 evaluations; best at step {best}"
     assert "early stopping" in run.stderr.splitlines()[-1], run
+    two = setup.good_run("--nproc", "2", **dict(changes, output_dir=str(setup.folder / "two")))  # ranks agree
+    of_two = json.loads((setup.folder / "two/summary.json").read_text())
+    assert [of_two[key] for key in ("best_step", "step", "adapter_step")] == [summary[key] for key in ("best_step", "step", "adapter_step")]
+    assert of_two["best_metric"] == pytest.approx(summary["best_metric"], rel=1e-5)
     again = setup.train(**changes)
     assert again.code == 0 and "already complete" in again.stderr
     longer = setup.train(**dict(changes, early_stopping_patience=3))
-    assert longer.code == 0 and setup.summary()["step"] > best + 4, longer
-    assert setup.summary()["step"] == setup.summary()["best_step"] + 6 and setup.summary()["best_step"] >= best
-    threshold = setup.train("--overwrite", **dict(changes, early_stopping_patience=1, early_stopping_threshold=100.0))
-    assert threshold.code == 0 and setup.summary()["step"] == 4, "no gain is above 100"
-    assert setup.summary()["best_step"] == min((2, 4), key=losses(setup).get)
+    assert longer.code == 0 and setup.summary()["step"] == setup.summary()["best_step"] + 6 and setup.summary()["best_step"] >= best, longer
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(setup):
     changes = settings(setup, early_stopping_patience=3, metric_for_best_model="val.token_accuracy", max_steps=40)
-    whole = setup.train(**changes)
-    assert whole.code == 0, whole
+    setup.good_run(**changes)
     expected = {key: setup.summary()[key] for key in ("step", "reason", "best_step", "best_metric", "adapter_step", "eval_loss")}
     adapter, evals = adapter_of(setup.output_dir / "adapter"), losses(setup)
     pieces = setup.folder / "pieces"
@@ -98,17 +95,6 @@ def test_a_stopped_run_goes_on_bit_for_bit(setup):
     assert {line["step"]: line["loss"] for line in setup.events("eval", pieces)} == evals
 
 
-def test_ranks_agree_about_the_best_step(setup):
-    changes = settings(setup, early_stopping_patience=2)
-    assert setup.train(**changes).code == 0
-    one = setup.summary()
-    run = setup.train("--nproc", "2", **dict(changes, output_dir=str(setup.folder / "two")))
-    assert run.code == 0, run
-    two = json.loads((setup.folder / "two/summary.json").read_text())
-    assert (two["best_step"], two["step"], two["adapter_step"]) == (one["best_step"], one["step"], one["adapter_step"])
-    assert two["best_metric"] == pytest.approx(one["best_metric"], rel=1e-5)
-
-
 def test_a_run_that_goes_on_without_its_best_checkpoint_begins_to_count_anew(setup):
     """Switched on later, where the best step was not saved; and from a checkpoint of another folder."""
     plain = settings(setup, load_best_model_at_end=False)
@@ -124,15 +110,3 @@ def test_a_run_that_goes_on_without_its_best_checkpoint_begins_to_count_anew(set
     summary = json.loads((other / "summary.json").read_text())
     assert run.code == 0 and summary["adapter_step"] == summary["best_step"] > 28, run
     assert (other / f"checkpoint-{summary['best_step']}").exists()
-
-
-def test_a_best_checkpoint_that_is_gone_is_an_error(setup):
-    changes = settings(setup)
-    assert setup.train(**changes).code == 0
-    best = setup.summary()["best_step"]
-    (setup.output_dir / "summary.json").unlink()
-    (setup.output_dir / f"checkpoint-{best}/adapter_model.safetensors").unlink()
-    run = setup.train(**changes)
-    assert run.code == 4 and f"checkpoint-{best}" in run.stderr and "load_best_model_at_end=false" in run.stderr, run
-    run = setup.train(**dict(changes, load_best_model_at_end=False))
-    assert run.code == 0 and setup.summary()["adapter_step"] == 24, run

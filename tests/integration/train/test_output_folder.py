@@ -12,16 +12,10 @@ import time
 
 import yaml
 
-from command import BINARY, ENVIRONMENT, model_tensors, wait_for
+from command import BINARY, ENVIRONMENT, expect_end, model_tensors, stop, wait_for
 from run_files import adapter_bytes, snapshot
 
 STOPPED = 75
-
-
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=300)
-    assert process.returncode == STOPPED, stderr
 
 
 def kill(process):
@@ -44,23 +38,18 @@ def test_a_stop_before_step_1_does_not_block_the_folder(setup):
 
 def test_closed_standard_streams_write_into_no_file(setup):
     """The next file that is opened would get their numbers, and the lines of the progress with it."""
-    def quantize(name, how):
+    for name, how, code in (("usual", "", 0), ("closed", "<&- >&- 2>&-", 5)):  # 5: the result cannot be printed
         command = [BINARY, "quantize", "--model", setup.model, "--output-dir", setup.folder / name]
-        return subprocess.run(["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)], env=ENVIRONMENT).returncode
-    assert quantize("usual", "") == 0
-    for name, closed in (("out", ">&- 2>&-"), ("all", "<&- >&- 2>&-")):
-        assert quantize(name, closed) == 5  # the result cannot be printed
-        for file in (setup.folder / "usual").iterdir():
-            assert (setup.folder / name / file.name).read_bytes() == file.read_bytes(), (name, file.name)
+        assert subprocess.run(["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)], env=ENVIRONMENT).returncode == code
+    for file in (setup.folder / "usual").iterdir():
+        assert (setup.folder / "closed" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 def test_a_read_that_the_disk_fails_ends_with_its_code(setup):
     """SIGBUS is what a mapped file that became shorter gives."""
     process = setup.start(max_steps=100000)
     wait_for(lambda: setup.events("train"), "a step", process)
-    process.send_signal(signal.SIGBUS)
-    assert "a file that was being read became shorter" in process.communicate(timeout=60)[1]
-    assert process.returncode == 5
+    assert "a file that was being read became shorter" in stop(process, signal.SIGBUS, code=5)
 
 
 def test_a_result_is_written_again_and_never_names_a_base_on_which_no_step_ran(setup):
@@ -73,8 +62,7 @@ def test_a_result_is_written_again_and_never_names_a_base_on_which_no_step_ran(s
     summary = setup.summary()
     assert setup.train(max_steps=4).code == 2 and setup.summary() == summary, "a refused start leaves the result"
     shutil.rmtree(setup.output_dir / "adapter")
-    run = setup.train("--allow-changed", "model")
-    assert run.code == 2 and "no steps left to train on this one" in run.stderr, run
+    expect_end(setup.train("--allow-changed", "model"), 2, "no steps left to train on this one")
     run = setup.train("--allow-changed", "model", max_steps=4)
     assert run.code == 0 and (setup.output_dir / "adapter/base_model.json").read_bytes() != base, run
 
@@ -92,28 +80,6 @@ def test_the_written_profile_has_the_numbers_that_auto_became(setup):
     assert run.code == 0 and "resumed from" in run.stderr, run
     assert "complete" in setup.train("--dry-run", "--json", max_steps=2, **auto).json_lines()[0]["reason"]
     assert snapshot(setup.output_dir) == before
-
-
-def test_a_run_that_began_with_a_named_checkpoint_has_its_own(setup):
-    """Also where it ends with that one; the same command goes on from it when the named one is gone."""
-    assert setup.train(max_steps=2).code == 0
-    other, first = setup.folder / "other", setup.output_dir / "checkpoint-2"
-    settings = dict(output_dir=str(other), resume_from_checkpoint=str(first))
-    run = setup.train(max_steps=2, **settings)
-    assert run.code == 0 and (other / "checkpoint-2/manifest.json").exists(), run
-    shutil.rmtree(first)
-    run = setup.train(max_steps=3, **settings)
-    assert run.code == 0 and f"resumed from {other}/checkpoint-2 after step 2" in run.stderr, run
-    assert [line["step"] for line in setup.events("train", other)] == [3]
-
-
-def test_a_change_may_be_allowed_but_not_an_end_before_the_checkpoint(setup):
-    assert setup.train(max_steps=4).code == 0
-    run = setup.train("--allow-changed", "max_steps", max_steps=2)
-    assert run.code == 2 and "max_steps" in run.stderr and "step 4" in run.stderr, run
-    changed = dict(overlength="drop", max_seq_len=60, drop_duplicates=True)
-    run = setup.train(*[word for key in changed for word in ("--allow-changed", key)], max_steps=6, **changed)
-    assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6], run
 
 
 def test_an_extended_run_keeps_its_folder_and_is_not_complete_when_it_dies(setup):
@@ -197,47 +163,35 @@ def mark_as_run(folder):
     (folder / "run.json").write_text(json.dumps(marker))
 
 
-def test_metrics_that_cannot_be_written_end_no_run(setup):
+def test_no_full_disk_hides_how_a_run_ends(setup):
+    """Metrics that cannot be written end no run; where the summary cannot be written either, the error that ended the run is reported."""
     mark_as_run(setup.output_dir)
     limit_kib = 1024
-    lines = '{"event": "note"}\n' * (limit_kib * 1024 // 18)
-    (setup.output_dir / "metrics.jsonl").write_text(lines)
+    (setup.output_dir / "metrics.jsonl").write_text('{"event": "note"}\n' * (limit_kib * 1024 // 18))
     done = train_with_file_limit(setup, limit_kib, max_steps=5)
-    assert done.returncode == 0 and setup.summary()["step"] == 5, done.stderr
-    assert done.stderr.count("File too large") == 1, done.stderr
-
-
-def test_an_error_on_a_full_disk_keeps_its_code(setup):
-    """The summary cannot be written either: the error that ended the run is the one that is reported."""
+    assert done.returncode == 0 and setup.summary()["step"] == 5 and done.stderr.count("File too large") == 1, done.stderr
     setup.rows_file.unlink()
+    setup.output_dir = setup.folder / "other"
     mark_as_run(setup.output_dir)
-    done = train_with_file_limit(setup, 0)
+    done = train_with_file_limit(setup, 0, output_dir=str(setup.output_dir))
     assert done.returncode == 3 and "summary.json was not written" in done.stderr, done.stderr
 
 
 def test_a_folder_that_the_program_did_not_make_is_never_touched(setup):
+    """A checkpoint of another tool in the way of the run's own is refused before a weight is read."""
     (setup.output_dir / "adapter").mkdir(parents=True)
     (setup.output_dir / "adapter/data").write_text("mine")
-    (setup.output_dir / "summary.json").write_text('{"status": "done"}')
     os.mkfifo(setup.output_dir / "metrics.jsonl")
     before = snapshot(setup.output_dir)
-    run = setup.train("--overwrite")
-    assert run.code == 2 and "which lora-train did not write" in run.stderr and str(setup.output_dir) in run.stderr, run
+    expect_end(setup.train("--overwrite"), 2, "which lora-train did not write", str(setup.output_dir))
     assert snapshot(setup.output_dir) == before
-
-
-def test_checkpoints_of_other_tools_are_left_alone(setup):
-    """Not deleted by rotation; in the way of the run's own, they are refused before a weight is read."""
-    hugging_face = setup.output_dir / "checkpoint-500"
+    shutil.rmtree(setup.output_dir)
+    hugging_face = setup.output_dir / "checkpoint-6"
     hugging_face.mkdir(parents=True)
     (hugging_face / "trainer_state.json").write_text(json.dumps({"global_step": 500, "log_history": [], "epoch": 1.0}))
     run = setup.train("--overwrite", max_steps=4, save_steps=1, save_total_limit=1)
-    assert run.code == 0 and run.stderr.count("checkpoint-500 was not written by lora-train") == 1, run
-    assert (hugging_face / "trainer_state.json").exists()
-    hugging_face.rename(setup.output_dir / "checkpoint-6")
-    weights = bytearray((setup.model / "model.safetensors").read_bytes())
-    weights[-1000:] = b"\xff" * 1000  # NaN, and another base
-    (setup.model / "model.safetensors").write_bytes(weights)
+    assert run.code == 0 and run.stderr.count("checkpoint-6 was not written by lora-train") == 1, run
+    setup.write_model(model_tensors(seed=1))
     run = setup.train(max_steps=6)
     assert run.code == 2 and "checkpoint-6 was not written by lora-train" in run.stderr, run
-    assert "may save a checkpoint under that name" in run.stderr and (setup.output_dir / "checkpoint-6/trainer_state.json").exists(), run
+    assert "may save a checkpoint under that name" in run.stderr and (hugging_face / "trainer_state.json").exists(), run

@@ -8,19 +8,17 @@ import signal
 
 import pytest
 
-from command import lora_train, wait_for
+from command import lora_train, stop, wait_for
 
 PHASES = ["data", "load", "tune", "train", "evaluate", "save", "result", "other"]
 SETTINGS = dict(max_steps=2000, val_set_size=2, eval_steps=200, save_steps=100, save_total_limit=100, gpu_price_per_hour=36.0)
 
 
-def interrupt(setup, number, after, **changes):
+def interrupt(setup, after, number=signal.SIGTERM, code=75):
     """Sends the signal once `after` holds, and waits for the end."""
-    process = setup.start(**dict(SETTINGS, **changes))
+    process = setup.start(**SETTINGS)
     wait_for(after, "what the signal waits for", process)
-    process.send_signal(number)
-    process.communicate(timeout=300)
-    return process.returncode
+    stop(process, number, code)
 
 
 def seconds_of(line_or_summary):
@@ -49,18 +47,14 @@ def check_everywhere(setup, run):
 
     [found] = lora_train("compare", setup.output_dir, "--json").json_lines()
     [row] = csv.DictReader(io.StringIO(lora_train("compare", setup.output_dir, "--csv").stdout))
-    for key in ("wall_s", "train_s", "tokens_per_s", "cost_usd"):
-        assert found[key] == summary[key] == float(row[key]), key
+    assert all(summary[key] == float(row[key]) for key in ("wall_s", "train_s", "tokens_per_s", "cost_usd")), row
     assert found["phases_s"] == summary["phases_s"]
 
     page = (setup.output_dir / "report.html").read_text()
     [shown] = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])["runs"]
     assert shown["phases_s"] == summary["phases_s"] and shown["summary"]["price_source"] == "profile"
-    for key in ("wall_s", "train_s", "tokens_per_s", "cost_usd"):
-        assert shown["figures"][key] == pytest.approx(summary[key], rel=1e-5), key
-    for key in ("step", "total_steps", "tokens", "eval_loss", "best_eval_loss", "best_step"):
-        assert shown["figures"][key] == pytest.approx(summary[key], rel=1e-5), key
-        assert found[key] == summary[key], key
+    for key in ("wall_s", "train_s", "tokens_per_s", "cost_usd", "step", "total_steps", "tokens", "eval_loss", "best_eval_loss", "best_step"):
+        assert shown["figures"][key] == pytest.approx(summary[key], rel=1e-5) and found[key] == summary[key], key
     last_eval = setup.events("eval")[-1]
     assert summary["eval_loss"] == last_eval["loss"] and shown["evals"][-1]["loss"] == pytest.approx(last_eval["loss"], rel=1e-5)
     ledger, start = shown["summary"]["ledger"], setup.events("start")[-1]
@@ -75,7 +69,7 @@ def check_everywhere(setup, run):
 
 
 def test_a_stop_and_a_resume_add_up(setup):
-    assert interrupt(setup, signal.SIGTERM, lambda: len(setup.events("train")) > 150) == 75
+    interrupt(setup, lambda: len(setup.events("train")) > 150)
     stopped = setup.summary()
     assert stopped["status"] == "stopped" and stopped["wall_s"] == pytest.approx(setup.events("end")[0]["elapsed_s"])
     run = setup.train(**SETTINGS)
@@ -99,13 +93,12 @@ def test_a_stop_and_a_resume_add_up(setup):
 
 
 def test_a_killed_process_counts_up_to_its_last_checkpoint(setup):
-    assert interrupt(setup, signal.SIGKILL, lambda: len(setup.events("checkpoint")) > 1) == -signal.SIGKILL
+    interrupt(setup, lambda: len(setup.events("checkpoint")) > 1, signal.SIGKILL, -signal.SIGKILL)
     assert not (setup.output_dir / "summary.json").exists()
     states = {path.parent.name: json.loads(path.read_text()) for path in setup.output_dir.glob("checkpoint-*/trainer_state.json")}
     [found] = lora_train("compare", setup.output_dir, "--json").json_lines()
     assert found["status"] == "unfinished" and found["train_s"] == setup.events("train")[-1]["train_s"]
-    run = setup.train(**SETTINGS)
-    assert run.code == 0, run
+    run = setup.good_run(**SETTINGS)
     state = states[re.search(r"resumed from \S*/(checkpoint-\d+)", run.stderr)[1]]
     earlier = state["lora_train"]
     summary = check_everywhere(setup, run)
@@ -118,8 +111,17 @@ def test_a_killed_process_counts_up_to_its_last_checkpoint(setup):
 
 
 def test_every_process_has_its_own_price(setup):
+    """Without a price there is no cost."""
+    run = setup.train(output_dir=str(setup.folder / "free"))
+    assert run.code == 0 and "$" not in run.stderr, run
+    summary = json.loads((setup.folder / "free/summary.json").read_text())
+    assert summary["cost_usd"] is summary["gpu_price_per_hour"] is summary["price_source"] is None
+    assert all(line["cost_usd"] is None for line in setup.events("train", setup.folder / "free"))
     changes = dict(SETTINGS, max_steps=3)
-    assert setup.train(**dict(changes, gpu_price_per_hour=7.2)).code == 0
+    run = setup.train(**dict(changes, gpu_price_per_hour=7.2))
+    shown = re.findall(r"^step \d/3 .* left, \$([\d.]+)$", run.stderr, re.MULTILINE)
+    assert [float(cost) for cost in shown] == pytest.approx([line["cost_usd"] for line in setup.events("train")], abs=1e-4)
+    assert "price: $7.20 an hour (profile)" in run.stderr, run
     first = setup.summary()
     assert first["cost_usd"] == pytest.approx(first["wall_s"] / 500)
     assert setup.train(**dict(changes, max_steps=6)).code == 0
@@ -128,40 +130,18 @@ def test_every_process_has_its_own_price(setup):
     assert [line["gpu_price_per_hour"] for line in setup.events("start")] == [7.2, 36]
 
 
-def test_without_a_price_there_is_no_cost(setup):
-    run = setup.train()
-    assert run.code == 0 and "$" not in run.stderr, run
-    summary = setup.summary()
-    assert summary["cost_usd"] is summary["gpu_price_per_hour"] is summary["price_source"] is None
-    assert all(line["cost_usd"] is None for line in setup.events("train"))
-
-
-def test_the_progress_says_what_the_run_has_cost(setup):
-    run = setup.train(gpu_price_per_hour=36.0)
-    shown = re.findall(r"^step \d/3 .* left, \$([\d.]+)$", run.stderr, re.MULTILINE)
-    assert [float(cost) for cost in shown] == pytest.approx([line["cost_usd"] for line in setup.events("train")], abs=1e-4)
-    assert "price: $36.00 an hour (profile)" in run.stderr
-
-
-def test_a_resumed_run_that_fails_before_its_first_step_keeps_its_figures(setup):
-    assert interrupt(setup, signal.SIGTERM, lambda: len(setup.events("train")) > 3) == 75
+def test_a_resumed_run_that_ends_before_its_first_step_keeps_its_figures(setup):
+    """Stopped before it has loaded, or failed."""
+    interrupt(setup, lambda: len(setup.events("train")) > 3)
     before = setup.summary()
-    setup.write_rows(setup.rows, more="no row\n")
-    run = setup.train(**SETTINGS)
-    summary = setup.summary()
-    assert run.code == 3 and summary["status"] == "failed", run
-    for key in ("step", "epoch", "tokens", "supervised_tokens", "train_s", "tokens_per_s"):
-        assert summary[key] == before[key], key
-    assert summary["wall_s"] > before["wall_s"] and summary["phases_s"]["other"] > before["phases_s"]["other"]
+    for end, arguments, code in (("", ["--max-time", "0.001"], 75), ("no row\n", [], 3)):
+        earlier = setup.summary()
+        setup.write_rows(setup.rows, more=end)
+        run = setup.train(*arguments, **SETTINGS)
+        summary = setup.summary()
+        assert run.code == code and summary["status"] == ("failed" if code == 3 else "stopped"), run
+        assert code == 3 or f"after step {before['step']}; the same command resumes the run" in run.stderr, run
+        for key in ("step", "epoch", "tokens", "supervised_tokens", "train_s", "tokens_per_s"):
+            assert summary[key] == before[key], key
+        assert summary["wall_s"] > earlier["wall_s"] and summary["phases_s"]["other"] > earlier["phases_s"]["other"]
     assert summary["cost_usd"] == pytest.approx(summary["wall_s"] / 100)
-
-
-def test_a_stop_before_the_resumed_run_has_loaded_keeps_its_figures(setup):
-    assert interrupt(setup, signal.SIGTERM, lambda: len(setup.events("train")) > 3) == 75
-    before = setup.summary()
-    run = setup.train("--max-time", "0.001", **SETTINGS)
-    summary = setup.summary()
-    assert run.code == 75 and f"after step {before['step']}; the same command resumes the run" in run.stderr, run
-    for key in ("step", "epoch", "tokens", "supervised_tokens", "train_s", "tokens_per_s"):
-        assert summary[key] == before[key], key
-    assert summary["wall_s"] > before["wall_s"]

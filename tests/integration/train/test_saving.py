@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 
-
+import pytest
 from command import model_tensors, wait_for
 from long_run import LongRun, amount, checkpoint_steps
 from run_files import used_bytes
@@ -65,63 +65,44 @@ def test_too_many_failed_saves_end_the_run_with_the_last_checkpoint_intact(tmp_p
     assert ends[0] and ends[5]
 
 
-def test_a_changed_base_model_is_refused(setup):
+def write_tokenizer(setup, last):
+    vocabulary = {f"<{i}>": i for i in range(63)} | {last: 63}
+    (setup.model / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+
+
+def write_template(setup, text):
+    (setup.model / "chat_template.jinja").write_text(text)
+
+
+CHANGED = {  # what is written before and after; what the message names, what allows it
+    "base_model": (lambda s: None, lambda s: s.write_model(model_tensors(seed=1)), "base model", "model"),
+    "data": (lambda s: None, lambda s: s.write_rows([*s.rows[:-1], {"input_ids": [2, 3, 4, 5], "labels": [2, 3, 4, 5]}]), "data", "datasets"),
+    "tokenizer": (lambda s: write_tokenizer(s, "a"), lambda s: write_tokenizer(s, "b"), "tokenizer", "model"),
+    "chat_template": (lambda s: write_template(s, "{{ messages }}"), lambda s: write_template(s, "{{ messages }}!"), "chat template", "chat_template"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED, ids="changed_{}".format)
+def test_what_the_run_reads_is_the_same_when_it_goes_on(setup, what):
+    before, after, name, allowed = CHANGED[what]
+    before(setup)
     assert setup.train(max_steps=2).code == 0
-    tensors = model_tensors()
-    tensors["model.layers.1.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"] * 1.01
-    setup.write_model(tensors)
+    after(setup)
     run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with a different base model" in run.stderr and "--allow-changed model" in run.stderr, run
-    assert setup.train("--allow-changed", "model", max_steps=4).code == 0
-
-
-def test_changed_data_is_refused(setup):
-    assert setup.train(max_steps=2).code == 0
-    setup.write_rows([*setup.rows[:-1], {"input_ids": [2, 3, 4, 5], "labels": [2, 3, 4, 5]}])
-    run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with different data" in run.stderr and "--allow-changed datasets" in run.stderr, run
-    assert setup.train("--allow-changed", "datasets", max_steps=4).code == 0
-
-
-def test_a_changed_tokenizer_is_refused(setup):
-    def write_tokenizer(last):
-        vocabulary = {f"<{i}>": i for i in range(63)} | {last: 63}
-        (setup.model / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
-
-    write_tokenizer("a")
-    assert setup.train(max_steps=2).code == 0
-    write_tokenizer("b")
-    run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with a different tokenizer" in run.stderr and "--allow-changed model" in run.stderr, run
-    assert setup.train("--allow-changed", "model", max_steps=4).code == 0
-
-
-def test_a_changed_chat_template_is_refused(setup):
-    template = setup.model / "chat_template.jinja"
-    template.write_text("{{ messages }}")
-    assert setup.train(max_steps=2).code == 0
-    template.write_text("{{ messages }}!")
-    run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with a different chat template" in run.stderr, run
-    assert setup.train("--allow-changed", "chat_template", max_steps=4).code == 0
+    assert run.code == 2 and f"was trained with {'' if what == 'data' else 'a '}different {name}" in run.stderr, run
+    assert f"--allow-changed {allowed}" in run.stderr and setup.train("--allow-changed", allowed, max_steps=4).code == 0, run
 
 
 def test_going_on_says_which_checkpoints_were_passed_over_and_why(setup):
-    assert setup.train(max_steps=3, save_steps=1, save_total_limit=3).code == 0
+    run = setup.train(max_steps=3, save_steps=1, save_total_limit=3)
+    assert re.search(r"checkpoint-1: training paused for \d+ ms, on disk after \d+\.\d\d s", run.stderr), run
+    assert [event["step"] for event in setup.events("checkpoint")] == [1, 2, 3]
+    for event in setup.events("checkpoint"):
+        assert event["stall_s"] >= 0 and event["save_s"] > 0 and event["path"] == f"checkpoint-{event['step']}"
     state = setup.output_dir / "checkpoint-3/trainer_state.json"
     state.write_text(state.read_text().replace("3", "4", 1))
     (setup.output_dir / "checkpoint-2/manifest.json").unlink()
-    run = setup.train(max_steps=5)
-    assert run.code == 0, run
+    run = setup.good_run(max_steps=5)
     assert "checkpoint-3 is skipped: trainer_state.json: does not match its hash in the manifest" in run.stderr, run
     assert "checkpoint-2 is skipped" in run.stderr and "is missing: the checkpoint is incomplete" in run.stderr, run
     assert re.search(r"resumed from \S*checkpoint-1 after step 1", run.stderr), run
-
-
-def test_the_log_says_how_long_training_stood_still_and_when_it_was_durable(setup):
-    run = setup.train(max_steps=2, save_steps=1)
-    assert run.code == 0, run
-    for event in setup.events("checkpoint"):
-        assert event["stall_s"] >= 0 and event["save_s"] > 0 and event["path"] == f"checkpoint-{event['step']}"
-    assert re.search(r"checkpoint-1: training paused for \d+ ms, on disk after \d+\.\d\d s", run.stderr), run
-    assert [event["step"] for event in setup.events("checkpoint")] == [1, 2]

@@ -6,22 +6,14 @@ import json
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
+from command import handles_signals
 from long_run import STEPS, LongRun, amount, checkpoint_steps, is_saving
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
 STOPPED = 75
-
-
-def handles_signals(process):
-    """Before the program has asked for them, signals do what they always do."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return True  # it has ended
 
 
 def of_this_life(run, output_dir, event, begun):
@@ -46,7 +38,7 @@ def stop_once(run, output_dir, delay, number, second):
     """Returns (phase, exit code, seconds from signal to end, last step that was logged)."""
     begun = time.time()
     process = run.begin(output_dir, slow_sync_ms=10)
-    while process.poll() is None and not handles_signals(process):
+    while process.poll() is None and not handles_signals(process.pid):
         time.sleep(0.0005)
     try:
         process.wait(timeout=delay)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from byte_tokenizer import write_tokenizer
-from command import BINARY, ENVIRONMENT, wait_for
+from command import BINARY, ENVIRONMENT, handles_signals, wait_for
 from long_run import PERCENT
 
 STOPPED = 75
@@ -104,19 +104,12 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def handles_signals(process):
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return False
-
-
 @pytest.mark.parametrize("phase", PHASES if PERCENT else IN_CI, ids=lambda phase: phase.__name__)
 def test_stop_inside_a_block(setup, phase, record_property):
     profile = setup.write_profile(**{"max_seq_len": 64, **phase(setup)})
     process = subprocess.Popen([str(BINARY), "train", "--profile", str(profile), "overlength=drop", "max_drop_fraction=1"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    wait_for(lambda: handles_signals(process), "the first look for signals", process)
+    wait_for(lambda: handles_signals(process.pid), "the first look for signals", process)
     begun = cpu_seconds(process)
     wait_for(lambda: cpu_seconds(process) >= begun + (2.0 if PERCENT else 0.7), "work on the block", process)
     start = time.monotonic()

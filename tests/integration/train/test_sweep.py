@@ -1,5 +1,6 @@
 """scripts/sweep.sh: a grid of runs, interrupted and gone on with."""
 
+import contextlib
 import json
 import os
 import signal
@@ -60,31 +61,14 @@ def test_one_folder_for_each_combination_and_a_comparison(sweep):
 
 
 def test_dry_run_prints_the_commands(sweep):
+    """Keys are flags as in train; what has no single value names a folder as it was given."""
     done = sweep("--dry-run", *GRID, "lora_target_modules=[q_proj,v_proj]", "--", "--quiet")
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 5 and not sweep.runs.exists(), done.stdout + done.stderr
     assert all(" train --profile " in line and "--quiet" in line and "q_proj" in line for line in lines[:4]), lines
     assert " compare " in lines[4] and all(f"/{name}" in lines[4] for name in NAMES)
-
-
-def names_below(folder):
-    return {path.parent.relative_to(folder).as_posix() for path in folder.rglob("summary.json")}
-
-
-def test_keys_that_output_dir_leaves_out_name_a_folder_in_it(sweep):
-    one = sweep.runs / "one"
-    done = sweep(*GRID, output_dir=str(one), max_steps=2)
-    names = {f"learning_rate-{rate}-lora_r-{rank}" for rate in ("0.01", "0.001") for rank in (4, 8)}
-    assert done.returncode == 0 and names_below(one) == names, done.stderr
-    assert f"each run has its own folder in {one}, named after learning_rate lora_r" in done.stderr, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == [f"learning_rate-{rate}-lora_r-{rank}"
-                                                                          for rate in ("0.01", "0.001") for rank in (4, 8)], done.stdout
-    before = sweep.file_times()
-    again = sweep("learning_rate=0.01,0.001", GRID[1], output_dir=str(one), max_steps=2)
-    assert again.returncode == 0 and again.stderr.count("already complete") == 4 and sweep.file_times() == before, again.stderr
-
-
-def test_what_has_no_single_value_names_a_folder_as_it_was_given(sweep):
+    given = sweep("--dry-run", "--learning-rate", "1e-2,1e-3", "--lora_r=4,8", "--seed", "7").stdout
+    assert given == sweep("--dry-run", "learning_rate=1e-2,1e-3", "lora_r=4,8", "seed=7").stdout and given.count("seed=7") == 4, given
     done = sweep("--dry-run", "lora_r=4,8", "lora_target_modules=[q_proj,v_proj],all-linear", f"datasets[0].path={sweep.setup.rows_file},/x/more.jsonl",
                  output_dir=str(sweep.runs / "r{lora_r}"))
     compare = done.stdout.splitlines()[-1]
@@ -93,86 +77,68 @@ def test_what_has_no_single_value_names_a_folder_as_it_was_given(sweep):
     assert f"{sweep.runs}/r8/lora_target_modules-all-linear-datasets_0.path-more.jsonl" in compare, compare
 
 
-def test_keys_are_flags_as_in_train(sweep):
-    given = sweep("--dry-run", "--learning-rate", "1e-2,1e-3", "--lora_r=4,8", "--seed", "7").stdout
-    assert given == sweep("--dry-run", "learning_rate=1e-2,1e-3", "lora_r=4,8", "seed=7").stdout and given.count("seed=7") == 4, given
-
-
-def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
-    command = sweep.command("learning_rate=1e-2,1e-3", "lora_r=4", "--json", "--quiet")
+def test_keys_that_output_dir_leaves_out_name_a_folder_in_it(sweep):
+    """A failing run is noted and the sweep goes on: with a rate without end, the second step is not finite."""
+    one = sweep.runs / "one"
+    done = sweep("learning_rate=1e-2,1e30", GRID[1], output_dir=str(one))
+    names = [f"learning_rate-{rate}-lora_r-{rank}" for rate in ("0.01", "1.0e+30") for rank in (4, 8)]
+    assert done.returncode == 7 and f"each run has its own folder in {one}, named after learning_rate lora_r" in done.stderr, done.stderr
+    assert "run 3 of 4: failed with exit status 7" in done.stderr and "2 of 4 runs failed" in done.stderr, done.stderr
+    assert {path.parent.name: json.loads(path.read_text())["status"] for path in one.glob("*/summary.json")} == dict(
+        zip(names, ["done", "done", "failed", "failed"]))
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == names and ": failed: " in done.stdout, done.stdout
+    # A profile is a word, and the comparison may be JSON.
+    command = sweep.command("learning_rate=0.01", "lora_r=4,8", "--json", "--quiet", output_dir=str(one / "learning_rate-{learning_rate}-lora_r-{lora_r}"))
     command.remove("--profile")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT)
-    assert done.returncode == 0 and "sweep:" not in done.stderr, done.stderr
-    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["done", "done"], done.stdout
+    again = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT)
+    assert again.returncode == 0 and "sweep:" not in again.stderr, again.stderr
+    assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == ["done", "done"], again.stdout
 
 
-@pytest.mark.parametrize("arguments, changes, what", [
-    (("learning_rate=1e-2,0.01", "lora_r=4"), {}, "two runs would go to"),
-    (("learnin_rate=1,2",), {}, 'Did you mean "learning_rate"'),
-    (("learning_rate=1e-2,fast",), {}, "the profile is refused with: learning_rate=fast"),
-    (("learning_rate=1e-2,",), {}, "empty value"),
-    (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
-    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever=1: unknown key"), ((), {}, "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep "),
-    (("--nproc", "2", *GRID), {}, "--nproc is not a flag of sweep"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
-    ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=DIR before --"),
-    ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=DIR before --"),
-    ((*GRID, "--", "--seed", "x"), {}, "the profile is refused"), ((*GRID, "--", "no-such.yaml"), {}, "the profile is refused"),
+@pytest.mark.parametrize("arguments, what", [
+    (("learning_rate=1e-2,0.01", "lora_r=4"), "two runs would go to"),
+    (("learnin_rate=1,2",), 'Did you mean "learning_rate"'),
+    (("learning_rate=1e-2,fast",), "the profile is refused with: learning_rate=fast"),
+    (("learning_rate=1e-2,",), "empty value"),
+    (("learning_rate=1e-2", "learning_rate=1e-3"), "given twice"),
+    (("--jobs", "0", *GRID), "--jobs"), (("--whatever", "1", *GRID), "whatever=1: unknown key"), ((), "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep "),
+    (("--nproc", "2", *GRID), "--nproc is not a flag of sweep"), (("--packing", "--json", *GRID), "--packing needs a value"),
+    ((*GRID, "--", "--output-dir", "runs/x"), "output_dir=DIR before --"), ((*GRID, "--", "--output_dir", "runs/x"), "output_dir=DIR before --"),
+    ((*GRID, "--", "--seed", "x"), "the profile is refused"), ((*GRID, "--", "no-such.yaml"), "the profile is refused"),
 ])
-def test_mistakes_are_found_before_the_first_run(sweep, arguments, changes, what):
-    done = sweep(*arguments, **changes)
+def test_mistakes_are_found_before_the_first_run(sweep, arguments, what):
+    done = sweep(*arguments)
     assert done.returncode == 2 and what in done.stderr and not sweep.runs.exists(), done.stderr
 
 
-def test_a_failing_run_is_noted_and_the_sweep_goes_on(sweep):
-    """A rate without end: the second step is not finite."""
-    done = sweep("learning_rate=1e-2,1e30,1e-3", "lora_r=4")
-    assert done.returncode == 7, done.stderr
-    assert "run 2 of 3: failed with exit status 7" in done.stderr and "1 of 3 runs failed" in done.stderr, done.stderr
-    assert sorted(sweep.statuses().values()) == ["done", "done", "failed"] and ": failed: " in done.stdout
+def descendants(pid):
+    found = [pid]
+    for parent in found:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_request_reaches_the_run_once(sweep, number):
-    """After a checkpoint, and with it the sweep ends: a second request would have ended the run without one."""
+    """After a checkpoint, and with it the sweep ends: a second request would have ended the run without one. SIGINT comes as Ctrl-C sends it,
+    to all of the terminal's processes; SIGTERM as scancel --full does, to the sweep and, past it, to the run."""
     first = sweep.runs / "lr0.01-r4"
-    process = sweep.start(*GRID, max_steps=1000000)
+    process = sweep.start(*GRID, environment=SLOW_DISK, max_steps=1000000)  # so that a second request comes before its end
     wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
-    os.killpg(process.pid, number)  # as Ctrl-C: all of the terminal's processes get it
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        everyone = descendants(process.pid)
+        assert int((first / ".lora-train.lock").read_text().split()[1]) in everyone and len(everyone) >= 4
+        for pid in everyone:
+            with contextlib.suppress(ProcessLookupError):  # a sleep that is over
+                os.kill(pid, number)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 75 and "run the same command to resume" in stderr, stderr
     assert sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
     step = json.loads((first / "summary.json").read_text())["step"]
     assert step >= 20 and (first / f"checkpoint-{step}").exists()
-
-
-def descendants(pid):
-    children = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            children.setdefault(int(stat.read_text().rsplit(")", 1)[1].split()[1]), []).append(int(stat.parent.name))
-        except OSError:  # it has ended
-            pass
-    found = [pid]
-    for parent in found:
-        found += children.get(parent, [])
-    return found
-
-
-def test_a_stop_request_to_every_process_reaches_the_run_once(sweep):
-    """As scancel --full sends it: to the sweep and, past it, to the run."""
-    first = sweep.runs / "lr0.01-r4"
-    process = sweep.start(*GRID, environment=SLOW_DISK, max_steps=1000000)  # so that a second request comes before its end
-    wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
-    run = int((first / ".lora-train.lock").read_text().split()[1])
-    everyone = descendants(process.pid)
-    assert run in everyone and len(everyone) >= 4
-    for pid in everyone:
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:  # a sleep that is over
-            pass
-    _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
 
 
 def test_after_a_kill_the_same_command_goes_on(sweep):
@@ -191,14 +157,17 @@ def test_after_a_kill_the_same_command_goes_on(sweep):
     assert [line["step"] for line in sweep.setup.events("train", second)] == list(range(1, 201))
 
 
-def test_a_run_out_of_time_ends_the_sweep(sweep):
-    done = sweep(*GRID, "--", "--max-time", "1s", max_steps=1000000)
-    assert done.returncode == 75 and sweep.statuses() == {"lr0.01-r4": "stopped"}, done.stderr
-
-
-def test_several_runs_at_a_time(sweep):
-    done = sweep("--jobs", "2", *GRID)
+def test_several_runs_at_a_time_have_a_gpu_each(sweep):
+    program = sweep.setup.folder / "program"
+    program.write_text(f'#!/bin/sh\n[ "$1" = train ] && echo "$CUDA_VISIBLE_DEVICES" >>{sweep.setup.folder}/devices\nexec {BINARY} "$@"\n')
+    program.chmod(0o755)
+    gpus = dict(CUDA_VISIBLE_DEVICES="3,5")
+    done = sweep("--jobs", "2", "--program", str(program), *GRID, environment=gpus)
     assert done.returncode == 0 and sweep.statuses() == dict.fromkeys(NAMES, "done"), done.stderr
+    devices = (sweep.setup.folder / "devices").read_text().split()
+    assert len(devices) == 4 and set(devices) == {"3", "5"}, devices
+    done = sweep("--jobs", "3", *GRID, environment=gpus)
+    assert done.returncode == 2 and "--jobs 3, but there are 2 GPUs" in done.stderr, done.stderr
     done = sweep("--jobs", "2", "learning_rate=1e30,1e-2", "lora_r=16")
     assert done.returncode == 7 and "run 1 of 2: failed" in done.stderr and "not finite" in done.stderr, done.stderr
 
@@ -214,17 +183,3 @@ def test_a_sweep_that_is_killed_trains_nothing_on(sweep, kill):
     process.communicate(timeout=60)  # ends when the last process has closed its stdout
     assert list(sweep.statuses().values()) == ["stopped"], sweep.statuses()
     assert kill == os.killpg or not list(sweep.setup.folder.glob("tmp.*"))
-
-
-def test_runs_at_a_time_have_a_gpu_each(sweep):
-    program = sweep.setup.folder / "program"
-    program.write_text(f'#!/bin/sh\n[ "$1" = train ] && echo "$CUDA_VISIBLE_DEVICES" >>{sweep.setup.folder}/devices\n'
-                       f'exec {BINARY} "$@"\n')
-    program.chmod(0o755)
-    gpus = dict(CUDA_VISIBLE_DEVICES="3,5")
-    done = sweep("--jobs", "2", "--program", str(program), *GRID, environment=gpus)
-    assert done.returncode == 0, done.stderr
-    devices = (sweep.setup.folder / "devices").read_text().split()
-    assert len(devices) == 4 and set(devices) == {"3", "5"}, devices
-    done = sweep("--jobs", "3", *GRID, environment=gpus)
-    assert done.returncode == 2 and "--jobs 3, but there are 2 GPUs" in done.stderr, done.stderr

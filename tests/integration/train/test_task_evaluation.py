@@ -1,12 +1,11 @@
 """eval_tasks in the loop: when they run, what they write, over ranks and stops. The figures: tests/parity/test_eval_figures.py."""
 
 import json
-import signal
 
 import pytest
 from safetensors.numpy import load_file
 
-from command import ROOT, Setup, lora_train, wait_for
+from command import ROOT, Setup, expect_end, good_run, lora_train, stop, wait_for
 from eval_task_rows import ROWS, chat, signed, task
 
 EXAMPLE = ROOT / "examples/tiny-math"
@@ -28,9 +27,7 @@ def setup(tmp_path):
 
 
 def tasks(setup):
-    quiz = task(setup, "quiz", "choices", every=3)
-    del quiz["max_new_tokens"]
-    return [task(setup, "conf", "confidence"), quiz, task(setup, "sums", "exact_match", regex="is ([0-9]+)", max_samples=4)]
+    return [task(setup, "conf", "confidence"), task(setup, "quiz", "choices", every=3), task(setup, "sums", "exact_match", regex="is ([0-9]+)", max_samples=4)]
 
 
 def figures(lines):
@@ -44,8 +41,7 @@ def answers_of(folder):
 
 
 def test_tasks_run_when_they_are_due_and_are_in_every_file(setup):
-    run = setup.train("--json", eval_tasks=tasks(setup), eval_datasets=[{"path": str(setup.folder / "sums.jsonl"), "name": "loss"}])
-    assert run.code == 0, run
+    run = setup.good_run("--json", eval_tasks=tasks(setup), eval_datasets=[{"path": str(setup.folder / "sums.jsonl"), "name": "loss"}])
     found = figures(setup.events("eval"))
     assert [step for step, name in found if name == "conf"] == [0, 2, 4, 6]
     assert [step for step, name in found if name == "quiz"] == [0, 3, 6], "every: 3"
@@ -71,8 +67,7 @@ def test_tasks_run_when_they_are_due_and_are_in_every_file(setup):
     of_sums = next(a for a in answers if a["name"] == "sums")
     assert of_sums["expected"] == "73" and "confidence" not in of_sums
     # What `eval` says of the result is what the run said at its end.
-    run = lora_train("eval", "--profile", setup.profile_file, "--adapter", setup.output_dir / "adapter", "--json")
-    assert run.code == 0, run
+    run = good_run("eval", "--profile", setup.profile_file, "--adapter", setup.output_dir / "adapter", "--json")
     by_name = {line["name"]: line for line in run.json_lines()}
     assert by_name["conf"] == {key: value for key, value in conf.items() if key != "step"}
     assert by_name["sums"]["accuracy"] == sums["accuracy"] and by_name["quiz"]["brier"] == quiz["brier"]
@@ -80,26 +75,6 @@ def test_tasks_run_when_they_are_due_and_are_in_every_file(setup):
     assert "\n\ntask  " in table and len({len(line) for line in table.split("\n\n")[1].splitlines()}) == 1, table
     tags = b"".join(path.read_bytes() for path in (setup.output_dir / "tensorboard").iterdir())
     assert b"eval/conf/ece" in tags and b"eval/loss" in tags and b"bins" not in tags
-
-
-def test_figures_and_answers_are_the_same_for_any_number_of_ranks(setup):
-    changes = dict(eval_tasks=tasks(setup) + [task(setup, "open", "confidence", regex="is ([0-9]+)")], max_steps=2, micro_batch_size=2,
-                   report_to="none")
-    found = {}
-    for ranks in (1, 2, 4):
-        folder = setup.folder / f"ranks-{ranks}"
-        run = setup.train(*(("--nproc", str(ranks)) if ranks > 1 else ()), **dict(changes, output_dir=str(folder)))
-        assert run.code == 0, run
-        found[ranks] = figures(setup.events("eval", folder)), answers_of(folder)
-    for ranks in (2, 4):
-        assert {key: value for key, value in found[ranks][0].items() if key[0] == 0} == \
-               {key: value for key, value in found[1][0].items() if key[0] == 0}
-        assert [a for a in found[ranks][1] if a["step"] == 0] == [a for a in found[1][1] if a["step"] == 0]
-        for key, value in found[ranks][0].items():  # after steps, whose sums differ in their last bits
-            assert value["accuracy"] == found[1][0][key]["accuracy"], key
-            if value.get("ece") is not None:
-                assert value["ece"] == pytest.approx(found[1][0][key]["ece"], abs=1e-4), key
-    assert len(found[1][0]) == 8
 
 
 def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
@@ -110,12 +85,11 @@ def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
         question = {"role": "user", "content": f"What is {a} plus 3?"}
         quiz.append({"messages": [question], "choices": choices, "answer": a % 3})
         forced.append(dict(quiz[-1], messages=[question, {"role": "assistant", "content": choices[0] + "?;!"[a % 3]}]))
-    paths = {name: rows_of(setup, f"{name}.jsonl", rows) for name, rows in (("forced", forced), ("same", quiz))}
-    same = task(setup, "same", "choices")
-    del same["max_new_tokens"]
-    assert setup.train(eval_tasks=[task(setup, "forced", "confidence"), same], max_steps=1, report_to="none").code == 0
+    for name, rows in (("forced", forced), ("same", quiz)):
+        rows_of(setup, f"{name}.jsonl", rows)
+    assert setup.train(eval_tasks=[task(setup, "forced", "confidence"), task(setup, "same", "choices")], max_steps=1, report_to="none").code == 0
     found = figures(setup.events("eval"))
-    assert paths and found[0, "forced"]["accuracy"] == found[0, "same"]["accuracy"] > 0
+    assert found[0, "forced"]["accuracy"] == found[0, "same"]["accuracy"] > 0
     assert found[0, "forced"]["accuracy"] < 1, "a test that cannot fail"
     shown = [answer for answer in answers_of(setup.output_dir) if answer["step"] == 0]
     pairs = {name: [(a["expected"], a["answer"], a["is_right"]) for a in shown if a["name"] == name] for name in ("forced", "same")}
@@ -123,10 +97,13 @@ def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
 
 
 def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
-    changes = dict(eval_tasks=tasks(setup), metric_for_best_model="conf.ece", load_best_model_at_end=True, save_steps="off",
+    path = rows_of(setup, "two.jsonl", [signed(50, correct=True), signed(51, correct=True)])
+    few = dict(task(setup, "few", "confidence"), path=path)
+    changes = dict(eval_tasks=[*tasks(setup), few], metric_for_best_model="conf.ece", load_best_model_at_end=True, save_steps="off",
                    early_stopping_patience=2, max_steps=40, learning_rate=5e-2, report_to="none")
-    run = setup.train(**changes)
-    assert run.code == 0, run
+    run = setup.good_run(**changes)
+    assert f"eval_tasks[3]: no example of {path} has ; of confidence_tokens" in run.stderr, run
+    assert {line["auroc"] for line in setup.events("eval") if line["name"] == "few"} == {None}, "all answers were right"
     summary, found = setup.summary(), figures(setup.events("eval"))
     ece = {step: line["ece"] for (step, name), line in found.items() if name == "conf" and step > 0}
     best = min(ece, key=ece.get)
@@ -137,21 +114,25 @@ def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
     assert summary["eval_loss"] is None and "the best of conf.ece" in run.stderr
 
 
+def test_a_task_may_change_on_resume(setup):
+    assert setup.train(eval_tasks=tasks(setup), report_to="none", max_steps=2).code == 0
+    setup.good_run(eval_tasks=[task(setup, "sums", "exact_match", every=1)], report_to="none", max_steps=3)
+    assert [(line["step"], line["name"]) for line in setup.events("eval")][-1] == (3, "sums")
+    expect_end(setup.train(eval_tasks=[], report_to="none", max_steps=4, confidence_tokens={"?": 0, "!": 1}), 2, "confidence_tokens: ")
+
+
 def test_a_run_that_stops_inside_an_evaluation_goes_on_bit_for_bit(setup):
     changes = dict(eval_tasks=[task(setup, "conf", "confidence"), task(setup, "many", "exact_match", max_new_tokens=200)], report_to="none",
                    metric_for_best_model="conf.brier", load_best_model_at_end=True, max_steps=4)
-    whole = setup.train(**changes)
-    assert whole.code == 0, whole
+    setup.good_run(**changes)
     pieces = setup.folder / "pieces"
     process = setup.start(**dict(changes, output_dir=str(pieces)))
     is_inside = lambda: any(line["step"] == 2 for line in setup.events("eval", pieces))  # noqa: E731
     wait_for(is_inside, "the first task of the evaluation after step 2", process)
-    process.send_signal(signal.SIGTERM)
-    stderr = process.communicate(timeout=120)[1]
-    assert process.returncode == 75 and (2, "many") not in figures(setup.events("eval", pieces)), stderr
+    stop(process)
+    assert (2, "many") not in figures(setup.events("eval", pieces))
     assert json.loads((pieces / "summary.json").read_text())["step"] == 2
-    run = setup.train(**dict(changes, output_dir=str(pieces)))
-    assert run.code == 0 and "resumed from" in run.stderr, run
+    expect_end(setup.train(**dict(changes, output_dir=str(pieces))), 0, "resumed from")
     assert figures(setup.events("eval", pieces)) == figures(setup.events("eval"))
     assert answers_of(pieces) == answers_of(setup.output_dir)
     for folder in ("adapter", "checkpoint-4"):
@@ -166,28 +147,22 @@ def rows_of(setup, name, rows):
     return str(setup.folder / name)
 
 
-TWO = [signed(50, correct=True)]
+def bad_rows(setup, name, kind, *rows):
+    return dict(eval_tasks=[dict(task(setup, name, kind), path=rows_of(setup, "bad.jsonl", rows))])
+
+
 BAD = {  # what is wrong: the changes of the profile, a part of the message, the exit code of train; of check if it is another
-    "an example without a token": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b", correct=True)]))]),
-                                  "bad.jsonl:2: has no confidence token in its last answer", 3, 0),
-    "an example with two": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b!!", correct=True)]))]),
-                           "bad.jsonl:2: has more than one confidence token", 3, 0),
+    "an example without a token": (lambda s: bad_rows(s, "conf", "confidence", signed(50, correct=True), chat("a?", "b", correct=True)),
+                                   "bad.jsonl:2: has no confidence token in its last answer", 3, 0),
+    "correct is no flag": (lambda s: bad_rows(s, "conf", "confidence", signed(50, correct=1)), "bad.jsonl:1: correct is number, expected true or false", 3, 0),
+    "no prompt": (lambda s: bad_rows(s, "sums", "exact_match", {"text": "a"}), "bad.jsonl:1: has an answer but no prompt", 3, 0),
     "no one token": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], confidence_tokens={"<conf_0>": 0, "!": 1}),
                      'confidence_tokens: "<conf_0>" is', 2, 2),
     "a regex that does not match": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match", regex="#### ([0-9]+)")]),
                                     "sums.jsonl:1: the regex of eval_tasks[0].regex does not match the example's own answer", 3, 0),
-    "no regex": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match", regex="([")]), "eval_tasks[0].regex", 2, 2),
     "no file": (lambda s: dict(eval_tasks=[task(s, "gone", "exact_match")]), "gone.jsonl: no such file", 3, 2),
-    "a name that data has": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match")], eval_datasets=[str(s.folder / "sums.jsonl")]),
-                             'another task or dataset is named "sums"', 2, 2),
     "an unknown metric": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], metric_for_best_model="conf.ecee"),
                           'metric_for_best_model: no evaluation has "conf.ecee". Did you mean "conf.ece"?', 2, 2),
-    "a loss without data": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], early_stopping_patience=1),
-                            'no evaluation has "eval_loss". Expected one of conf.accuracy, conf.ece,', 2, 2),
-    "correct is no flag": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", [signed(50, correct=1)]))]),
-                           "bad.jsonl:1: correct is number, expected true or false", 3, 0),
-    "no prompt": (lambda s: dict(eval_tasks=[dict(task(s, "sums", "exact_match"), path=rows_of(s, "bad.jsonl", [{"text": "a"}]))]),
-                  "bad.jsonl:1: has an answer but no prompt", 3, 0),
 }
 
 
@@ -202,25 +177,9 @@ def test_bad_input_is_one_sentence_before_any_computing(setup, name):
     assert check.code == code_of_check and (code_of_check == 0 or part in check.stderr), check
 
 
-def test_tokens_that_no_example_has_are_warned_of(setup):
-    path = rows_of(setup, "two.jsonl", [signed(50, correct=True), signed(51, correct=True)])
-    run = setup.train(eval_tasks=[dict(task(setup, "conf", "confidence"), path=path)], max_steps=1, report_to="none")
-    assert run.code == 0 and f"eval_tasks[0]: no example of {path} has ; of confidence_tokens" in run.stderr, run
-    assert [line["auroc"] for line in setup.events("eval")] == [None, None], "all answers were right"
-
-
 def test_all_answers_need_a_task_and_replace_no_file_of_others(setup):
-    run = lora_train("eval", "--profile", setup.write_profile(eval_datasets=[str(setup.folder / "sums.jsonl")]), "--answers", setup.folder / "a.jsonl")
-    assert run.code == 2 and "--answers: needs eval_tasks" in run.stderr, run
     theirs = setup.folder / "sums.jsonl"
     before = theirs.read_bytes()
-    run = lora_train("eval", "--profile", setup.write_profile(eval_tasks=[task(setup, "conf", "confidence")]), "--answers", theirs)
-    assert run.code == 2 and theirs.read_bytes() == before, run
-
-
-def test_a_task_may_change_on_resume(setup):
-    assert setup.train(eval_tasks=tasks(setup), report_to="none", max_steps=2).code == 0
-    run = setup.train(eval_tasks=[task(setup, "sums", "exact_match", every=1)], report_to="none", max_steps=3)
-    assert run.code == 0 and [(line["step"], line["name"]) for line in setup.events("eval")][-1] == (3, "sums"), run
-    run = setup.train(eval_tasks=[], report_to="none", max_steps=4, confidence_tokens={"?": 0, "!": 1})
-    assert run.code == 2 and "confidence_tokens: " in run.stderr, run
+    for changes, said in ((dict(eval_datasets=[str(theirs)]), "--answers: needs eval_tasks"), (dict(eval_tasks=[task(setup, "conf", "confidence")]), str(theirs))):
+        run = lora_train("eval", "--profile", setup.write_profile(**changes), "--answers", theirs)
+        assert run.code == 2 and said in run.stderr and theirs.read_bytes() == before, run

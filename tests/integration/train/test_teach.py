@@ -1,17 +1,13 @@
 """teach: examples from a teacher behind a server or in a folder, resumed, sharded and filtered."""
 
 import json
-import random
-import signal
-import subprocess
-import time
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train
+from command import ROOT, expect_end, good_run, lora_train
 from teacher_server import FAULTS, TeacherServer, answer_to
 
-USAGE, DATA, IO, STOPPED = 2, 3, 5, 75
+USAGE, DATA, IO = 2, 3, 5
 QUICK = {"LORA_TRAIN_HTTP_RETRIES": "8"}
 
 
@@ -32,18 +28,14 @@ def rows_of(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_server_that_is_not_there_is_named_once(prompts, tmp_path):
-    run = teach("http://127.0.0.1:9/v1", prompts, tmp_path / "out.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "no server answers there" in run.stderr, run
-
-
 def test_examples_have_what_the_student_sees(prompts, tmp_path):
     (tmp_path / "long.txt").write_text("You label sentences.\nRules: many.\n")
     (tmp_path / "short.txt").write_text("Label.")
     out = tmp_path / "out.jsonl"
     with TeacherServer() as server:
-        run = teach(server, prompts, out, "--system", tmp_path / "long.txt", "--student-system", tmp_path / "short.txt", "--samples", 2,
-                    "--temperature", "0.7", "--top-p", "0.9", "--stop", "END", "--json", "--price-in", "1", "--price-out", "2")
+        flags = ["--system", tmp_path / "long.txt", "--student-system", tmp_path / "short.txt", "--samples", 2, "--temperature", "0.7", "--top-p", "0.9",
+                 "--stop", "END"]
+        run = teach(server, prompts, out, *flags, "--json", "--price-in", "1", "--price-out", "2")
         assert run.code == 0, run
         rows = rows_of(out)
         assert len(rows) == 80 == len(server.asked)
@@ -57,13 +49,11 @@ def test_examples_have_what_the_student_sees(prompts, tmp_path):
         [told] = run.json_lines()
         assert (told["rows"], told["answers"], told["asked"], told["unanswered"]) == (80, 80, 80, 0)
         assert told["cost_usd"] == pytest.approx((80 * 7 + 2 * told["completion_tokens"]) / 1e6)
-        again = teach(server, prompts, out, "--system", tmp_path / "long.txt", "--student-system", tmp_path / "short.txt", "--samples", 2,
-                      "--temperature", "0.7", "--top-p", "0.9", "--stop", "END")
+        again = teach(server, prompts, out, *flags)
         assert again.code == 0 and len(server.asked) == 80 and rows_of(out) == rows, again
         run = teach(server, prompts, out, "--system", tmp_path / "long.txt", "--temperature", "0.7")
         assert run.code == USAGE and "samples: 2 -> 1" in run.stderr and rows_of(out) == rows, run
-    trained = lora_train("tokenize", "--model", ROOT / "examples/orders/model", f"datasets={out}", "max_seq_len=256")
-    assert trained.code == 0, trained
+    good_run("tokenize", "--model", ROOT / "examples/orders/model", f"datasets={out}", "max_seq_len=256")
 
 
 def test_prompts_come_from_texts_chats_and_columns(tmp_path):
@@ -87,38 +77,22 @@ def test_prompts_come_from_texts_chats_and_columns(tmp_path):
         assert rows_of(tmp_path / "c.jsonl")[0]["messages"][0]["content"] == "Where is Ann? In ROME."
         assert teach(server, tmp_path / "a.txt", tmp_path / "raw.jsonl", "--raw").code == 0
         assert rows_of(tmp_path / "raw.jsonl")[0] == {"prompt": "First line", "completion": "FIRST LINE [42]"}
-        run = teach(server, tmp_path / "b.jsonl", tmp_path / "raw2.jsonl", "--raw")
-        assert run.code == DATA and "b.jsonl:1: is a chat, but --raw" in run.stderr, run
+        expect_end(teach(server, tmp_path / "b.jsonl", tmp_path / "raw2.jsonl", "--raw"), DATA, "b.jsonl:1: is a chat, but --raw")
 
 
 def test_every_fault_is_survived_and_nothing_is_asked_twice_for_an_answer(prompts, tmp_path):
     out = tmp_path / "out.jsonl"
+    with TeacherServer(faults=("500",), share=1) as server:  # one that dies ends the work
+        run = teach(server, prompts, out, "--concurrency", 2, environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
+        assert run.code == IO and "6 questions in a row got no answer" in run.stderr and len(server.asked) <= 8, run
     with TeacherServer(faults=FAULTS, share=0.4) as server:
         run = teach(server, prompts, out, "--concurrency", 4)
-        assert run.code == 0, run
-        assert len(rows_of(out)) == 40
-        assert len(set(server.answered)) == 40 and len(server.asked) > 40 and server.most_active <= 4
-
-
-def test_killed_at_any_moment_it_resumes(prompts, tmp_path):
-    out, journal = tmp_path / "out.jsonl", tmp_path / "out.answers.jsonl"
-    generator = random.Random(5)
-    with TeacherServer(seconds=0.02) as server:
-        words = [str(BINARY), "teach", "--teacher", server.url, "--prompts", str(prompts), "--output", str(out), "--concurrency", "2"]
-        for attempt in range(4):
-            there = len(journal.read_text().splitlines()) if journal.exists() else 0
-            process = subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-            time.sleep(generator.uniform(0.05, 0.25))
-            process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGINT)
-            assert process.wait(20) in (-9, STOPPED, -2, 130), attempt
-            kept = journal.read_text() if journal.exists() else ""
-            assert kept.count("\n") >= there
-        before = {json.loads(line)["prompt"][0]["content"] for line in kept.splitlines(keepends=True) if line.endswith("\n")}
-        server.asked.clear()
-        run = teach(server, prompts, out, "--concurrency", 2)
         assert run.code == 0 and len(rows_of(out)) == 40, run
-        asked = [body["messages"][-1]["content"] for body in server.asked]
-        assert not before & set(asked) and len(asked) == len(set(asked)) == 40 - len(before)
+        assert len(set(server.answered)) == 40 and len(server.asked) > 40 and server.most_active <= 4
+        theirs = tmp_path / "mine.jsonl"
+        theirs.write_text("keep\n")
+        expect_end(teach(server, prompts, theirs), USAGE, "teach did not write it")
+        assert theirs.read_text() == "keep\n"
 
 
 def test_shards_join_to_what_one_call_gives(prompts, tmp_path):
@@ -133,8 +107,7 @@ def test_shards_join_to_what_one_call_gives(prompts, tmp_path):
         joined = tmp_path / "joined.jsonl"
         run = teach(server, prompts, joined, "--join", parts[0], "--join", parts[2])
         assert run.code == 0 and len(server.asked) == 13 and joined.read_text() == whole.read_text(), run
-        run = teach(server, prompts, tmp_path / "x.jsonl", "--join", parts[1])
-        assert run.code == USAGE and "teach has no answers for it" in run.stderr, run
+        expect_end(teach(server, prompts, tmp_path / "x.jsonl", "--join", parts[1]), USAGE, "teach has no answers for it")
 
 
 def test_filters_drop_what_they_are_asked_to_and_say_so(tmp_path):
@@ -166,8 +139,7 @@ def test_filters_drop_what_they_are_asked_to_and_say_so(tmp_path):
     assert kept("--samples", 3, "--agree", 2, "--drop-duplicates", asked=votes)[0] == ["is 4"]
     for flags, said in ((["--keep-matching", "("], "--keep-matching"), (["--json-schema", tmp_path / "p.txt"], "not a JSON object"),
                         (["--agree", "2"], "needs at least as many --samples")):
-        run = teach("http://127.0.0.1:9/v1", tmp_path / "p.txt", tmp_path / "new.jsonl", *flags)
-        assert run.code == USAGE and said in run.stderr, run
+        expect_end(teach("http://127.0.0.1:9/v1", tmp_path / "p.txt", tmp_path / "new.jsonl", *flags), USAGE, said)
 
 
 def test_what_the_server_refuses_is_said_and_costs_no_other_answer(prompts, tmp_path):
@@ -178,41 +150,21 @@ def test_what_the_server_refuses_is_said_and_costs_no_other_answer(prompts, tmp_
         assert "prompts.jsonl:8: the server refuses the question (HTTP 400: This model's maximum context" in run.stderr and len(rows_of(out)) == 39
         assert teach(server, prompts, out, "--max-failures", 1).code == 0
     with TeacherServer(key="secret-key") as server:
-        run = teach(server, prompts, tmp_path / "k.jsonl", environment={"OPENAI_API_KEY": "wrong-key"})
-        assert run.code == IO and "the server refuses the key" in run.stderr and "wrong-key" not in run.stderr, run
-        run = teach(server, prompts, tmp_path / "k.jsonl", environment={"OPENAI_API_KEY": "secret-key"})
-        assert run.code == 0 and not any("secret-key" in file.read_text() for file in tmp_path.glob("k*")), run
-        run = teach(server, prompts, tmp_path / "m.jsonl", "--teacher-model", "nope", environment={"OPENAI_API_KEY": "secret-key"})
-        assert run.code == IO and "nope does not exist" in run.stderr, run
-    run = teach(server, prompts, tmp_path / "gone.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-    assert run.code == IO and "/models" in run.stderr, run
-
-
-def test_a_server_that_dies_ends_the_work_and_the_answers_stay(prompts, tmp_path):
-    out = tmp_path / "out.jsonl"
-    with TeacherServer(faults=("500",), share=1) as server:
-        run = teach(server, prompts, out, "--concurrency", 2, environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-        assert run.code == IO and "6 questions in a row got no answer" in run.stderr and len(server.asked) <= 8, run
+        refused, answered, unknown = (teach(server, prompts, tmp_path / f"k{len(flags)}.jsonl", *flags, environment={"OPENAI_API_KEY": key}) for flags, key in (
+            ([], "wrong-key"), ([], "secret-key"), (["--teacher-model", "nope"], "secret-key")))
+    assert refused.code == IO and "the server refuses the key" in refused.stderr and "wrong-key" not in refused.stderr, refused
+    assert answered.code == 0 and not any("secret-key" in file.read_text() for file in tmp_path.glob("k*")), answered
+    assert unknown.code == IO and "nope does not exist" in unknown.stderr, unknown
+    run = teach("http://127.0.0.1:9/v1", prompts, tmp_path / "gone.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
+    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "no server answers there" in run.stderr, run
 
 
 def test_a_model_of_this_machine_teaches_as_generate_answers(tmp_path):
-    model = ROOT / "examples/orders/model"
+    model, out = ROOT / "examples/orders/model", tmp_path / "o.jsonl"
     (tmp_path / "p.txt").write_text("Who is Ann?\nWhere is Rome?\n")
-    (tmp_path / "p.jsonl").write_text('{"prompt": "Who is Ann?"}\n{"prompt": "Where is Rome?"}\n')
-    alone = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", tmp_path / "alone.jsonl", "--max-new-tokens", 1)
-    assert alone.code == 0 and len(rows_of(tmp_path / "alone.jsonl")) == 2, alone
-    words = ["--max-new-tokens", "12", "device=cpu"]
-    run = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", tmp_path / "o.jsonl", *words)
-    assert run.code == 0, run
-    told = lora_train("generate", "--model", model, "--prompts", tmp_path / "p.jsonl", "--json", *words)
-    assert [row["messages"][-1]["content"] for row in rows_of(tmp_path / "o.jsonl")] == [line["completion"] for line in told.json_lines()]
-    again = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", tmp_path / "o.jsonl", "--json", *words)
+    words = ["--max-new-tokens", "12", "device=cpu", "--json"]
+    good_run("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", out, *words)
+    told = lora_train("generate", "--model", model, "--prompt", "Who is Ann?", "--prompt", "Where is Rome?", *words)
+    assert [row["messages"][-1]["content"] for row in rows_of(out)] == [line["completion"] for line in told.json_lines()]
+    again = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", out, *words)
     assert again.code == 0 and again.json_lines()[0]["asked"] == 0, again
-
-
-def test_a_file_of_somebody_else_is_not_replaced(prompts, tmp_path):
-    out = tmp_path / "mine.jsonl"
-    out.write_text("keep\n")
-    with TeacherServer() as server:
-        run = teach(server, prompts, out)
-    assert run.code == USAGE and "teach did not write it" in run.stderr and out.read_text() == "keep\n", run

@@ -12,28 +12,21 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from command import BINARY, Setup
+from command import BINARY, Setup, expect_end
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     setup = Setup(tmp_path_factory.mktemp("tensorboard"))
     evals = [{"path": str(setup.rows_file), "type": "pretokenized", "name": name} for name in ("val", "hard")]
-    done = setup.train(report_to="tensorboard", eval_datasets=evals, eval_steps=2, save_steps=2)
-    assert done.code == 0, done
-    # A resumed run adds a file.
-    done = setup.train(report_to="tensorboard", eval_datasets=evals, eval_steps=2, save_steps=2, max_steps=4)
-    assert done.code == 0 and "resumed from" in done.stderr, done
+    for steps in (3, 4):  # a resumed run adds a file
+        done = setup.train(report_to="tensorboard", eval_datasets=evals, eval_steps=2, save_steps=2, max_steps=steps)
+        assert done.code == 0 and ("resumed from" in done.stderr) == (steps == 4), done
     return setup
 
 
-@pytest.fixture(scope="module")
-def events(run):
-    found = EventAccumulator(str(run.output_dir / "tensorboard"), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
-    return found.Reload()
-
-
-def test_scalars_are_those_of_metrics_jsonl(run, events):
+def test_scalars_are_those_of_metrics_jsonl(run):
+    events = EventAccumulator(str(run.output_dir / "tensorboard"), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
     tags = set(events.Tags()["scalars"])
     for line in run.events("train"):
         for key in ("loss", "grad_norm", "learning_rate", "epoch", "tokens_per_s"):
@@ -50,33 +43,20 @@ def test_scalars_are_those_of_metrics_jsonl(run, events):
     last = run.events("eval")[-1]
     assert events.Scalars("eval/hard_samples_per_second")[-1].value == pytest.approx(12 / last["eval_s"], rel=1e-5)
     assert {"train/train_runtime", "train/train_steps_per_second"} <= tags
+    assert "    lora_r: 4" in tensor_util.make_ndarray(events.Tensors("args")[-1].tensor_proto).item().decode()
+    for name in ("val", "hard"):  # the reliability diagram is a picture
+        first = events.Images(f"reliability/{name}")[0]
+        assert Image.open(io.BytesIO(first.encoded_image_string)).size == (first.width, first.height) == (444, 599)
 
 
 def test_steps_that_are_done_again_stand_once(tmp_path):
     setup = Setup(tmp_path)
     keys = dict(report_to="tensorboard", save_steps=2, save_total_limit=None)
     assert setup.train(max_steps=5, **keys).code == 0
-    done = setup.train("--resume", setup.output_dir / "checkpoint-2", "--allow-changed", "resume_from_checkpoint", max_steps=6, **keys)
-    assert done.code == 0 and "resumed from" in done.stderr, done
+    expect_end(setup.train("--resume", setup.output_dir / "checkpoint-2", "--allow-changed", "resume_from_checkpoint", max_steps=6, **keys), 0, "resumed from")
     events = EventAccumulator(str(setup.output_dir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
     assert len(list((setup.output_dir / "tensorboard").iterdir())) == 2
-
-
-def text_of(event):
-    return tensor_util.make_ndarray(event.tensor_proto).item().decode()
-
-
-def test_the_text_is_the_profile_as_code(run, events):
-    assert "    lora_r: 4" in text_of(events.Tensors("args")[-1])
-
-
-def test_the_reliability_diagram_is_a_picture(run, events):
-    if "bins" not in run.events("eval")[0]:
-        pytest.skip("the evaluation has no bins")
-    for name in ("val", "hard"):
-        first = events.Images(f"reliability/{name}")[0]
-        assert Image.open(io.BytesIO(first.encoded_image_string)).size == (first.width, first.height) == (444, 599)
 
 
 def test_the_line_for_mlflow_logs_what_metrics_jsonl_has(run, tmp_path):
