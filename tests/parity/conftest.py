@@ -5,6 +5,7 @@ import os
 import pytest
 
 pytest.register_assert_rewrite("first_step", "loss_curves", "generation")
+import chat_oracle  # noqa: E402
 import engine  # noqa: E402
 import oracle  # noqa: E402
 import random_case  # noqa: E402
@@ -53,3 +54,11 @@ def references(cases):
             made[key] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
         return made[key]
     return get
+
+
+@pytest.fixture(scope="session")
+def ours():
+    """A renderer of chats."""
+    renderer = chat_oracle.OurRenderer()
+    yield renderer
+    renderer.close()

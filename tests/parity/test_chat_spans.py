@@ -4,32 +4,16 @@ import chat_oracle
 import pytest
 
 
-@pytest.fixture(scope="module")
-def ours():
-    renderer = chat_oracle.OurRenderer()
-    yield renderer
-    renderer.close()
-
-
-def spans_of(ours, begin, prompt):
+@pytest.mark.parametrize("begin, prompt, trained", [
+    *((header, header, "Hello!</s>") for header in ("<|Assistant|>", "<start_of_turn>model\n", "### Response:\n", "assistant: ", "<|assistant|>\n")),
+    ("GPT4 Correct Assistant: ", "GPT4 Correct Assistant:", " Hello!</s>"),  # a blank behind the prompt is the model's to write
+    ("assistant\n<think>\n", "assistant\n<think>\n", "<think>\nHello!</s>")])  # so is what the prompt opens behind the role
+def test_a_header_is_what_the_generation_prompt_writes(begin, prompt, trained, ours):
     source = ("{% for m in messages %}{% if m.role == 'assistant' %}" + begin + "{{ m.content }}</s>{% else %}<u>{{ m.content }}"
               "{% endif %}{% endfor %}{% if add_generation_prompt %}" + prompt + "{% endif %}")
     assert ours.set_template(source, None) == {}
     answer = ours.ask({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]})
-    return [answer["text"].encode()[a:b].decode() for a, b in answer["spans"]]
-
-
-@pytest.mark.parametrize("header", ["<|Assistant|>", "<start_of_turn>model\n", "### Response:\n", "assistant: ", "<|assistant|>\n"])
-def test_a_header_is_what_the_generation_prompt_writes(header, ours):
-    assert spans_of(ours, header, header) == ["Hello!</s>"]
-
-
-def test_a_blank_behind_the_prompt_is_the_models_to_write(ours):
-    assert spans_of(ours, "GPT4 Correct Assistant: ", "GPT4 Correct Assistant:") == [" Hello!</s>"]
-
-
-def test_what_the_prompt_opens_behind_the_role_is_trained(ours):
-    assert spans_of(ours, "assistant\n<think>\n", "assistant\n<think>\n") == ["<think>\nHello!</s>"]
+    assert [answer["text"].encode()[a:b].decode() for a, b in answer["spans"]] == [trained]
 
 
 def test_words_inside_data_do_not_move_the_span(ours):

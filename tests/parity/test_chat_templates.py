@@ -9,13 +9,6 @@ TEMPLATES = chat_oracle.templates()
 NUM_DIALOGUES = 60
 
 
-@pytest.fixture(scope="module")
-def ours():
-    renderer = chat_oracle.OurRenderer()
-    yield renderer
-    renderer.close()
-
-
 @pytest.mark.parametrize("name", sorted(set(TEMPLATES) | set(chat_oracle.PUBLISHED)))
 def test_dialogues_render_as_transformers_does(name, ours):
     if name not in TEMPLATES:

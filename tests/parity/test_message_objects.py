@@ -33,13 +33,6 @@ def random_message(rng, role):
     return {key: fields[key] for key in keys}
 
 
-@pytest.fixture(scope="module")
-def ours():
-    renderer = chat_oracle.OurRenderer()
-    yield renderer
-    renderer.close()
-
-
 @pytest.mark.parametrize("source", TEMPLATES)
 @pytest.mark.parametrize("field_map", [{}, {"role": "from", "content": "text"}], ids=["plain", "renamed"])
 def test_messages_reach_the_template_as_they_are(source, field_map, ours):

@@ -64,42 +64,43 @@ FLAGS = ["", "-", "0", "+", " ", "#", "-0", "0+", "+ "]
 SPECS = ["".join(p) for p in itertools.product(["", "<", "*^", "0>", "="], ["", "+", " "], ["", "#"], ["", "0"], ["", "12"], ["", ","], ["", ".2"])]
 
 
-def outcome(template, ours):
+def outcome(ours, template, chat):
     """(what differs or "", whether we render it); what we call unbuilt may be anything."""
-    theirs = chat_oracle.render_with_transformers(template, CHAT, {})
+    theirs = chat_oracle.render_with_transformers(template, chat, {})
     answer = ours.set_template(template, None)
-    got = (f"{answer['error']}: {answer['message']}",) if "error" in answer else ours.render(CHAT)
+    got = (f"{answer['error']}: {answer['message']}",) if "error" in answer else ours.render(chat)
     if len(got) == 1 and "not supported" in got[0]:
         return "", False
     same = len(theirs) == len(got) and (len(got) == 1 or theirs[0] == got[0])
-    return "" if same else f"{template}\n  transformers: {theirs[0]!r}\n  ours: {got[0]!r}", len(got) == 2
+    return "" if same else f"{template} {chat['kwargs']}\n  transformers: {theirs[0]!r}\n  ours: {got[0]!r}", len(got) == 2
 
 
-def check_all(templates, ours, least_rendered):
-    outcomes = [outcome(template, ours) for template in templates]
+def check_all(ours, cases, least_rendered):
+    """cases: pairs of a template and a chat."""
+    outcomes = [outcome(ours, *case) for case in cases]
     different = [difference for difference, _ in outcomes if difference]
-    assert not different, f"{len(different)} of {len(templates)}:\n" + "\n".join(different[:40])
+    assert not different, f"{len(different)} of {len(cases)}:\n" + "\n".join(different[:40])
     assert sum(rendered for _, rendered in outcomes) >= least_rendered
 
 
-@pytest.fixture(scope="module")
-def ours():
-    renderer = chat_oracle.OurRenderer()
-    yield renderer
-    renderer.close()
+def check_formats(ours, template, patterns, least_rendered):
+    """Each pattern with one of the values in turn."""
+    values = CHAT["kwargs"]["values"]
+    check_all(ours, [(template, CHAT | {"kwargs": {"pattern": f"[{pattern}]", "value": values[i % len(values)]}})
+                     for i, pattern in enumerate(patterns)], least_rendered)
 
 
 @pytest.mark.parametrize("templates", [LOOPS, CALLS, GROUPS, FORMATS], ids=["loops", "calls", "groups", "formats"])
 def test_templates_render_as_jinja_does(templates, ours):
-    check_all(templates, ours, len(templates) // (3 if templates is FORMATS else 2))
+    check_all(ours, [(template, CHAT) for template in templates], len(templates) // (3 if templates is FORMATS else 2))
 
 
 def test_percent_formats_are_pythons(ours):
     directives = ["%" + flags + width + precision + kind for flags in FLAGS for width in ("", "9")
                   for precision in ("", ".3", ".0", ".") for kind in "sdifFeEgGxXor"] * 2
-    check_all(["{{ '[" + directive + "]' % values[" + str(i % 15) + "] }}" for i, directive in enumerate(directives)], ours, 450)
+    check_formats(ours, "{{ pattern % value }}", directives, 450)
 
 
 def test_brace_formats_are_pythons(ours):
     specs = [spec + kind for spec in SPECS for kind in ("", "s", "d", "f", "e", "g", "%", "x", "X", "o", "b")]
-    check_all(["{{ '[{:" + spec + "}]'.format(values[" + str(i % 15) + "]) }}" for i, spec in enumerate(specs[::2])], ours, 320)
+    check_formats(ours, "{{ pattern.format(value) }}", ["{:" + spec + "}" for spec in specs[::2]], 320)
