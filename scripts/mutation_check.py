@@ -84,7 +84,7 @@ MUTATIONS = [
         ("src/optim/lr_schedule.cpp", "(static_cast<double>(current) / warmup)", "(static_cast<double>(current + 1) / warmup)")]),
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.lr_factor, block.decays ?", "block.lr_factor, block.decays && s == nullptr ?")]),
-    Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
+    Mutation("LoRA+ ratio dropped", "test_lora_curves.py", [
         ("src/lora/adapter_config.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
     Mutation("dft without probabilities", "test_loss_type.py", [

@@ -5,7 +5,7 @@ import torch
 
 import engine
 import oracle
-from loss_curves import BATCH, NUM_STEPS, assert_falls, reference_curve
+from loss_curves import BATCH, NUM_STEPS, assert_falls, assert_same_losses, reference_curve
 
 BF16 = dict(precision="bf16", base_precision="bf16")
 
@@ -37,8 +37,7 @@ def test_curve(cases, tmp_path, number, learning_rate):
     assert_falls(history)
     lines = engine.train(engine.profile_for(case, tmp_path / "run", global_batch_size=BATCH, micro_batch_size=BATCH,
                                             max_steps=NUM_STEPS, learning_rate=learning_rate, **options, **BF16), tmp_path)
-    for line, expected in zip(lines, history, strict=True):
-        assert line["loss"] == pytest.approx(expected["loss"], rel=0.01), f"step {line['step']}"
+    assert_same_losses(lines, history, 0.01)
     oracle.adapter_keys_match(case.model_dir, tmp_path / "run/adapter")
 
 
@@ -53,5 +52,4 @@ def test_full_finetuning_keeps_fp32_masters(cases, tmp_path):
     lines = engine.train(engine.profile_for(
         case, tmp_path / "run", adapter="none", init_adapter="unset", precision="bf16", base_precision="unset",
         global_batch_size=BATCH, micro_batch_size=BATCH, max_steps=NUM_STEPS, learning_rate=learning_rate), tmp_path)
-    for line, expected in zip(lines, history, strict=True):
-        assert line["loss"] == pytest.approx(expected["loss"], rel=0.01), f"step {line['step']}"
+    assert_same_losses(lines, history, 0.01)

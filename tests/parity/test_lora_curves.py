@@ -1,4 +1,4 @@
-"""50 steps of LoRA in fp32 against torch.optim.AdamW, Hugging Face's schedules and clipping: losses within 1e-4.
+"""50 steps of LoRA in fp32 against torch.optim.AdamW, Hugging Face's schedules, clipping, and PEFT's LoRA+: losses within 1e-4.
 
 The learning rates are such that the reference falls by 30% and that rounding is not amplified: the reference repeated
 with weights changed by 1e-7 stays within 1e-5 of itself (seen: at most 2e-6; other cases of random_case reach 1e-1).
@@ -13,19 +13,26 @@ import engine
 import oracle
 from loss_curves import BATCH, CURVE_TOLERANCE, NUM_STEPS, assert_falls, assert_same_curve, reference_curve
 
-CURVES = [  # case, learning rate, more of the profile
+IDS = (17, 3, 96, 40, 41)
+PLUS = dict(warmup_steps=3, weight_decay=0.1, max_grad_norm=0.5, loraplus_lr_ratio=16.0)
+CURVES = [  # case, learning rate, more of the profile; token_rows is of the case
     (8, 3e-3, dict(lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.1)),
     (17, 3e-3, dict(lr_scheduler_type="linear", warmup_steps=5, weight_decay=0.1, micro_batch_size=2)),
     (2, 1e-3, dict(lr_scheduler_type="constant_with_warmup", warmup_steps=7, weight_decay=0.1, max_grad_norm=0.5)),
     (3, 1.5e-3, dict(lr_scheduler_type="cosine", warmup_steps=0, max_grad_norm=0, gradient_checkpointing="full")),
     (100, 5e-3, dict(weight_decay=0.1)),
     (101, 5e-3, dict(weight_decay=0.1, gradient_checkpointing="cheap")),
+    (8, 2e-4, dict(PLUS, lr_scheduler_type="cosine")),
+    (2, 1e-4, dict(PLUS, lr_scheduler_type="constant_with_warmup")),
+    (8, 3e-3, dict(lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.1, token_rows=IDS)),
+    (10, 3e-3, dict(weight_decay=0.1, micro_batch_size=2, token_rows=(("embed_tokens", IDS), ("lm_head", IDS)))),
 ]
 
 
 @pytest.mark.parametrize("number, learning_rate, options", CURVES, ids=lambda value: str(value)[:24])
 def test_curve_and_final_adapter(cases, tmp_path, number, learning_rate, options):
-    case = cases(number)
+    options = dict(options)
+    case = cases(number, token_rows=options.pop("token_rows", None))
     model = oracle.load_peft(case.model_dir, case.adapter_dir)
     history = reference_curve(model, case, learning_rate, options)
     assert_falls(history)

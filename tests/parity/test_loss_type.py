@@ -5,7 +5,7 @@ import pytest
 
 import engine
 import oracle
-from first_step import GRADIENT_TOLERANCE, LOSS_TOLERANCE
+from first_step import GRADIENT_TOLERANCE, LOSS_TOLERANCE, check
 from replayed_steps import GRAPHS, curve
 from weighted_dialogues import Setup
 
@@ -29,25 +29,19 @@ def dft(monkeypatch):
     monkeypatch.setattr(oracle, "token_losses", token_losses)
 
 
-def check(facts, gradients, loss, reference):
-    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE)
-    errors = oracle.gradient_errors(gradients, reference)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
-
-
 @KERNELS
 @pytest.mark.parametrize("number", [*range(4), 100, 101])  # every family
 def test_step_1(cases, dft, tmp_path, number, kernels):
     case = cases(number)
     loss, reference = oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
     for rows in (2, len(case.rows)):
-        check(*engine.probe(engine.profile_for(case, tmp_path / "run", micro_batch_size=rows, **DFT), tmp_path, kernels=kernels),
-              loss, reference)
+        profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=rows, **DFT)
+        check(case, *engine.probe(profile, tmp_path, kernels=kernels), loss, reference)
 
 
 @KERNELS
 def test_weights_of_tokens(setup, dft, tmp_path, kernels):
-    check(*engine.probe(setup.profile(tmp_path, **DFT), tmp_path, kernels=kernels), *setup.reference(setup.rows))
+    check(setup, *engine.probe(setup.profile(tmp_path, **DFT), tmp_path, kernels=kernels), *setup.reference(setup.rows))
 
 
 @KERNELS

@@ -1,5 +1,5 @@
 """Trained rows of embedding and head against PEFT's trainable_token_indices: adapters that PEFT wrote, tied and untied, as a list
-and as an object. Step 1, 50 steps, the files, and merging."""
+and as an object. Step 1, generation, and merging; a curve is in test_lora_curves.py."""
 
 import json
 
@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 
 import engine
 import generation
-import loss_curves as curves
 import oracle
 from first_step import check
 from random_case import TOKEN_ROWS
+from replayed_steps import check_replayed
 
 IDS = (17, 3, 96, 40, 41)  # in no order: the tensor has theirs
 BOTH = (("embed_tokens", IDS), ("lm_head", IDS))
@@ -30,48 +30,18 @@ def test_step_1(references, tmp_path, number, rows):
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path), loss, reference)
 
 
-@pytest.mark.parametrize("changes", [dict(micro_batch_size=1, gradient_checkpointing="full"),
-                                     dict(packing=True, micro_batch_size=1, global_batch_size=64)])
+@pytest.mark.parametrize("changes, kernels", [(dict(micro_batch_size=1, gradient_checkpointing="full"), ()),
+                                              (dict(packing=True, micro_batch_size=1, global_batch_size=64), ()), ({}, engine.CUDA_ON_CPU)])
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
-def test_layouts(references, tmp_path, number, rows, changes):
+def test_layouts_and_cuda_kernels(references, tmp_path, number, rows, changes, kernels):
     case, loss, reference = references(number, token_rows=rows)
-    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run", **changes), tmp_path), loss, reference)
-
-
-@pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
-def test_cuda_kernels_on_the_cpu(references, tmp_path, number, rows):
-    case, loss, reference = references(number, token_rows=rows)
-    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
+    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run", **changes), tmp_path, kernels=kernels), loss, reference)
 
 
 @pytest.mark.parametrize("changes", [dict(), dict(base_precision="nf4", decoded_layers=1, gradient_checkpointing="full")])
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
 def test_replayed_steps_are_the_steps(cases, tmp_path, number, rows, changes):
-    case = cases(number, token_rows=rows)
-    settings = dict(max_steps=4, micro_batch_size=2, learning_rate=5e-3, **changes)
-    replayed, asked = (engine.probe_steps(engine.profile_for(case, tmp_path / mode, **settings), tmp_path, 4,
-                                          (*engine.CUDA_ON_CPU, "--graphs", mode)) for mode in ("on", "off"))
-    assert replayed["replays"] >= 4 * 4 and asked["replays"] == 0
-    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
-
-
-@pytest.mark.parametrize("number, rows, options", [(8, IDS, dict(lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.1)),
-                                                   (10, BOTH, dict(weight_decay=0.1, micro_batch_size=2))])
-def test_curve_and_final_adapter(cases, tmp_path, number, rows, options):
-    """50 steps, weight decay on the rows as Hugging Face's Trainer has it; PEFT reads every tensor of the result."""
-    case = cases(number, token_rows=rows)
-    model = oracle.load_peft(case.model_dir, case.adapter_dir)
-    history = curves.reference_curve(model, case, 3e-3, options)
-    curves.assert_falls(history)
-    output_dir = tmp_path / "run"
-    settings = dict(dict(micro_batch_size=curves.BATCH), **options)
-    lines = engine.train(engine.profile_for(case, output_dir, global_batch_size=curves.BATCH, max_steps=curves.NUM_STEPS,
-                                            learning_rate=3e-3, **settings), tmp_path)
-    curves.assert_same_curve(lines, history, curves.CURVE_TOLERANCE)
-    loaded = oracle.adapter_keys_match(case.model_dir, output_dir / "adapter")
-    assert oracle.loss(loaded, case.rows) == pytest.approx(oracle.loss(model, case.rows), rel=curves.CURVE_TOLERANCE)
-    config = json.loads((output_dir / "adapter/adapter_config.json").read_text())
-    assert config["trainable_token_indices"] == (list(IDS) if rows == IDS else {name: list(IDS) for name in TOKEN_ROWS})
+    check_replayed(cases(number, token_rows=rows), tmp_path, **changes)
 
 
 @pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH), (6, IDS)])

@@ -1,13 +1,14 @@
 """Weights of turns in the loss: sum of weight * -log p over sum of weights, of the whole global step, against transformers +
 PEFT. Examples go through the program as messages; here the tokenizer and the weights of tokens are those of transformers."""
 
+from types import SimpleNamespace
+
 import pytest
-import torch
 
 import engine
 import oracle
-from first_step import GRADIENT_TOLERANCE, LOSS_TOLERANCE
-from replayed_steps import GRAPHS
+import replayed_steps
+from first_step import LOSS_TOLERANCE, assert_same, check
 from weighted_dialogues import Setup, dialogues, tokens_of, weighted_loss
 
 LAYOUTS = {
@@ -24,25 +25,23 @@ def setup(tmp_path_factory):
     return Setup(tmp_path_factory.mktemp("weights"))
 
 
-def check(setup, facts, gradients, loss=None, reference=None):
-    assert facts["supervised_tokens"] == oracle.count_supervised(setup.rows)
-    assert facts["loss"] == pytest.approx(setup.loss if loss is None else loss, rel=LOSS_TOLERANCE)
-    errors = oracle.gradient_errors(gradients, reference or setup.gradients)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
+def check_rows(setup, rows, profile, folder):
+    case = SimpleNamespace(supervised_tokens=oracle.count_supervised(rows), description=setup.description)
+    check(case, *engine.probe(profile, folder), *setup.reference(rows))
 
 
 @pytest.mark.parametrize("kernels", [(), engine.CUDA_ON_CPU], ids=["cpu", "cuda-on-cpu"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_step_1(setup, tmp_path, layout, kernels):
-    check(setup, *engine.probe(setup.profile(tmp_path, **LAYOUTS[layout]), tmp_path, kernels=kernels))
+    check(setup, *engine.probe(setup.profile(tmp_path, **LAYOUTS[layout]), tmp_path, kernels=kernels), setup.loss, setup.gradients)
 
 
 def test_a_second_start_reads_the_weights_from_the_token_cache(setup, tmp_path):
     first = engine.probe(setup.profile(tmp_path), tmp_path)
     assert list((tmp_path / "cache").glob("*.tokens"))
     second = engine.probe(setup.profile(tmp_path), tmp_path)
-    assert first[0] == second[0]
-    check(setup, *second)
+    assert_same(second, first)
+    check(setup, *second, setup.loss, setup.gradients)
 
 
 def test_examples_without_weights_beside_others(setup, tmp_path):
@@ -53,14 +52,9 @@ def test_examples_without_weights_beside_others(setup, tmp_path):
         messages.pop()
     setup.write(other, plain)
     rows = setup.rows + [tokens_of(setup.tokenizer, messages) for messages in plain]
-    loss, reference = setup.reference(rows)
     profile = setup.profile(tmp_path, datasets=[{"path": str(setup.data_file)}, {"path": str(other)}], global_batch_size=12,
                             micro_batch_size=3)
-    facts, gradients = engine.probe(profile, tmp_path)
-    assert facts["supervised_tokens"] == oracle.count_supervised(rows)
-    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE)
-    errors = oracle.gradient_errors(gradients, reference)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
+    check_rows(setup, rows, profile, tmp_path)
 
 
 def test_examples_that_are_cut_keep_the_weights_of_their_head(setup, tmp_path):
@@ -68,13 +62,9 @@ def test_examples_that_are_cut_keep_the_weights_of_their_head(setup, tmp_path):
     rows = [{key: values[:length] for key, values in row.items()} for row in setup.rows]
     rows = [row for row in rows if any(label != -100 for label in row["labels"][1:])]
     assert 0 < sum(len(row["input_ids"]) == length for row in rows)
-    loss, reference = setup.reference(rows)
     profile = setup.profile(tmp_path, max_seq_len=length, overlength="truncate", max_drop_fraction=1.0,
                             global_batch_size=len(rows))
-    facts, gradients = engine.probe(profile, tmp_path)
-    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE)
-    errors = oracle.gradient_errors(gradients, reference)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
+    check_rows(setup, rows, profile, tmp_path)
 
 
 def test_weights_of_one_change_no_bit(setup, tmp_path):
@@ -85,17 +75,16 @@ def test_weights_of_one_change_no_bit(setup, tmp_path):
         path = tmp_path / f"{weight}.jsonl"
         setup.write(path, with_weight(weight))
         results[weight] = engine.probe(setup.profile(tmp_path, datasets=[{"path": str(path)}]), tmp_path)
-    assert results[1][0] == results[None][0]
-    assert all(torch.equal(results[1][1][name], gradient) for name, gradient in results[None][1].items())
+    assert_same(results[1], results[None])
     assert results[2][0]["loss"] == pytest.approx(results[1][0]["loss"], rel=1e-12)  # 2 is a power of 2: the sums are exact
     assert max(oracle.gradient_errors(results[2][1], results[1][1]).values()) <= 1e-6
 
 
 def test_recorded_steps(setup, tmp_path):
     curves = {mode: engine.probe_steps(setup.profile(tmp_path, max_steps=3, global_batch_size=4), tmp_path, 3, kernels)
-              for mode, kernels in dict(GRAPHS, alone=engine.CUDA_ON_CPU).items()}
+              for mode, kernels in dict(replayed_steps.GRAPHS, alone=engine.CUDA_ON_CPU).items()}
     assert curves["on"]["replays"] > 0 and curves["off"]["replays"] == 0
-    assert curves["on"]["losses"] == curves["off"]["losses"] and curves["on"]["grad_norms"] == curves["off"]["grad_norms"]
+    replayed_steps.assert_same(curves["on"], curves["off"])
     assert curves["off"]["losses"] == pytest.approx(curves["alone"]["losses"], rel=2e-6)
     assert curves["off"]["losses"][0] == pytest.approx(weighted_loss(oracle.load_peft(setup.model_dir, setup.adapter_dir),
                                                                      setup.rows[:4]), rel=2e-6)

@@ -74,6 +74,7 @@ class Setup:
         self.rows = [tokens_of(self.tokenizer, messages) for messages in self.messages]
         assert {w for row in self.rows for w in row["weights"]} >= {0.0, 0.25, 1.0, 3.5, 1e-3}
         self.loss, self.gradients = self.reference(self.rows)
+        self.supervised_tokens, self.description = oracle.count_supervised(self.rows), "weighted dialogues"
 
     @staticmethod
     def write(path, dialogues_of_file):
