@@ -23,9 +23,8 @@ LONGEST_FIRST = ["test_goldens", "test_step_graphs", "test_cuda_kernels", "test_
 def pytest_collection_modifyitems(items):
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
-    needs_engine = [item for item in items if "test_reference" not in item.nodeid]
     for program in ("lora-train", "lora-train-probe"):
-        if needs_engine and not (engine.BIN / program).exists():
+        if not (engine.BIN / program).exists():
             raise pytest.UsageError(f"{engine.BIN / program} is not there: build first, or set LORA_TRAIN_BIN")
 
 

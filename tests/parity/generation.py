@@ -3,6 +3,7 @@
 import json
 
 import torch
+from safetensors.torch import load_file
 
 import engine
 import oracle
@@ -50,6 +51,22 @@ def by_transformers(model, ids, new_tokens=NEW_TOKENS):
         out = model.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
                              max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
     return out[0, len(ids):].tolist()
+
+
+def log_probability(model, prompt, completion):
+    logs = logits_by_transformers(model, prompt + completion)[len(prompt) - 1:-1].double().log_softmax(-1)
+    return float(logs.gather(1, torch.tensor(completion)[:, None]).sum())
+
+
+def check_logits(file, case, model, prompts, completions):
+    """The logits that the program wrote for each token of the completions."""
+    rows = load_file(file)
+    assert len(rows) == len(prompts) * NEW_TOKENS
+    for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        reference = logits_by_transformers(model, prompt + completion)
+        for position in range(NEW_TOKENS):
+            error = oracle.relative_error(rows[f"{index}.{position}"], reference[len(prompt) - 1 + position])
+            assert error < LOGITS_TOLERANCE, f"{case.description}: prompt {index}, token {position}: {error:.2e}"
 
 
 def logits_by_transformers(model, ids):

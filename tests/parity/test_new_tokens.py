@@ -80,12 +80,10 @@ def reference_tokenizer(model):
 def load_result(model, adapter):
     """As the model card says."""
     base = oracle.load_base(model)
-    card = (adapter / "README.md").read_text()
-    for line in card.splitlines():
+    for line in (adapter / "README.md").read_text().splitlines():
         if line.startswith("base.resize_token_embeddings"):
             exec(line, {"base": base})
-    loaded = PeftModel.from_pretrained(base, adapter)
-    return loaded.eval()
+    return PeftModel.from_pretrained(base, adapter).eval()
 
 
 def encoded_rows(tokenizer, rows_file):
@@ -93,11 +91,8 @@ def encoded_rows(tokenizer, rows_file):
     return [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=False) for line in rows_file.read_text().splitlines()]
 
 
-CASES = [(2048, True), (2048, False), (2070, True), (2070, False)]
-
-
-@pytest.mark.parametrize("rows, is_tied", CASES)
-def test_a_run_and_its_result_in_peft(models, rows_file, tmp_path, rows, is_tied):
+@pytest.mark.parametrize("rows, is_tied", [(2048, True), (2048, False), (2070, True), (2070, False)])
+def test_a_run_its_result_in_peft_and_a_merge(models, rows_file, tmp_path, rows, is_tied):
     model = models(rows, is_tied)
     lines = engine.train(profile(model, rows_file, tmp_path / "run"), tmp_path)
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -119,47 +114,41 @@ def test_a_run_and_its_result_in_peft(models, rows_file, tmp_path, rows, is_tied
     assert [row["input_ids"] for row in shown] == encoded_rows(tokenizer, rows_file)
     assert set(IDS) <= {token for row in shown for token in row["labels"]}
     loaded = load_result(model, adapter)
-    assert loaded.get_input_embeddings().weight.shape[0] == (ENLARGED if rows == 2048 else rows)
+    size = ENLARGED if rows == 2048 else rows
+    assert loaded.get_input_embeddings().weight.shape[0] == size
     expected = oracle.loss(loaded, shown)
     after = engine.events(tmp_path / "run", "eval")[-1]
     assert after["step"] == 6 and after["loss"] == pytest.approx(expected, rel=1e-5)
     said, = engine.evaluate(profile(model, rows_file, tmp_path / "other"), tmp_path, adapter)
     assert said["loss"] == pytest.approx(after["loss"], rel=1e-6)
 
+    merged = tmp_path / "merged"
+    said = json.loads(engine.run("lora-train", "merge", "--json", "--model", model, "--adapter", adapter, "--output-dir", merged))
+    assert said["max_logit_difference"] < 1e-3
+    assert json.loads((merged / "config.json").read_text())["vocab_size"] == size
+    ids = torch.tensor([AutoTokenizer.from_pretrained(merged)(TEXTS[0] + TEXTS[1]).input_ids])
+    assert set(IDS) <= set(ids[0].tolist())
+    with torch.no_grad():
+        theirs, ours = loaded(ids).logits, oracle.load_base(merged)(ids).logits
+    assert ours.shape[-1] == theirs.shape[-1] == size
+    assert torch.allclose(theirs[..., :2051], ours[..., :2051], rtol=0, atol=2e-4)
+    assert torch.allclose(theirs, ours, rtol=0, atol=1e-2)  # transformers draws the rows that no token uses around the mean
 
-@pytest.mark.parametrize("rows, is_tied", [(2048, True), (2070, False)])
-@pytest.mark.parametrize("init", ["mean", "description", "zeros"])
+
+@pytest.mark.parametrize("rows, is_tied, init", [(2048, True, "mean"), (2070, False, "mean"), (2070, False, "description"), (2048, True, "zeros")])
 def test_rows_start_as_token_init_says(models, rows_file, tmp_path, rows, is_tied, init):
     model = models(rows, is_tied)
     tokens = TOKENS if init == "description" else NAMES
     engine.train(profile(model, rows_file, tmp_path / "run", add_tokens=tokens, token_init=init, max_steps=1, learning_rate=1e-12), tmp_path)
     stored, base = load_file(tmp_path / "run/adapter/adapter_model.safetensors"), load_file(model / "model.safetensors")
     tokenizer = AutoTokenizer.from_pretrained(model)
-    matrices = {"embed_tokens": "model.embed_tokens.weight"} if is_tied else {"embed_tokens": "model.embed_tokens.weight", "lm_head": "lm_head.weight"}
-    for module, name in matrices.items():
+    matrices = [("embed_tokens", "model.embed_tokens.weight"), ("lm_head", "lm_head.weight")]
+    for module, name in matrices[:1 if is_tied else 2]:
         used = base[name][:2048].double()
         expected = {"zeros": lambda _: torch.zeros(used.shape[1]).double(), "mean": lambda _: used.mean(0),
                     "description": lambda token: used[tokenizer(token["init_text"]).input_ids].mean(0)}[init]
         for row, token in zip(stored[TOKEN_ROWS[module]], TOKENS):
             assert torch.allclose(row.double(), expected(token), rtol=0, atol=1e-7), (module, token)
-
-
-@pytest.mark.parametrize("rows, is_tied", CASES)
-def test_merge_writes_rows_config_and_tokenizer(models, rows_file, tmp_path, rows, is_tied):
-    model = models(rows, is_tied)
-    engine.train(profile(model, rows_file, tmp_path / "run", max_steps=3), tmp_path)
-    adapter, merged = tmp_path / "run/adapter", tmp_path / "merged"
-    said = json.loads(engine.run("lora-train", "merge", "--json", "--model", model, "--adapter", adapter, "--output-dir", merged))
-    assert said["max_logit_difference"] < 1e-3
-    size = ENLARGED if rows == 2048 else rows
-    assert json.loads((merged / "config.json").read_text())["vocab_size"] == size
-    ids = torch.tensor([AutoTokenizer.from_pretrained(merged)(TEXTS[0] + TEXTS[1]).input_ids])
-    assert set(IDS) <= set(ids[0].tolist())
-    with torch.no_grad():
-        theirs, ours = load_result(model, adapter)(ids).logits, oracle.load_base(merged)(ids).logits
-    assert ours.shape[-1] == theirs.shape[-1] == size
-    assert torch.allclose(theirs[..., :2051], ours[..., :2051], rtol=0, atol=2e-4)
-    assert torch.allclose(theirs, ours, rtol=0, atol=1e-2)  # transformers draws the rows that no token uses around the mean
 
 
 def test_going_on_with_an_adapter_and_one_more_token(models, rows_file, tmp_path):

@@ -1,4 +1,5 @@
-"""Training on quantised bases against transformers + PEFT: step 1 on the decoded weights, and a curve beside bitsandbytes."""
+"""Training on quantised bases against transformers + PEFT: step 1 on the decoded weights, and a curve beside bitsandbytes; and
+`check` of their folders."""
 
 import json
 import shutil
@@ -7,31 +8,34 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import engine
 import oracle
 import random_case
+from first_step import assert_same, check
+from loss_curves import assert_same_losses
 from quantised_folders import decoded_weights, load_weights, write_quantised
 
-LOSS_TOLERANCE = 1e-6
-GRADIENT_TOLERANCE = 1e-5
 CURVE_TOLERANCE = 1e-3
 
+# name: kind, options, and how `check` counts 14 linears
 FOLDERS = {
-    "nf4": ("nf4", {}),
-    "nf4 nested": ("nf4", dict(nested=True)),
-    "nf4 nested as bf16": ("nf4", dict(nested=True, storage=torch.bfloat16)),
-    "nf4 but two linears": ("nf4", dict(nested=True, skip=("layers.0.mlp.up_proj", "layers.1.self_attn.q_proj"))),
-    "fp4": ("fp4", {}),
-    "fp4 nested": ("fp4", dict(nested=True)),
-    "int8": ("int8", {}),
-    "int8 but one": ("int8", dict(skip=("layers.0.self_attn.k_proj",))),
-    "fp8 blocks": ("fp8", dict(block=(128, 128))),
-    "fp8 small blocks": ("fp8", dict(block=(16, 32))),
-    "fp8 powers of two": ("fp8", dict(block=(16, 16), scale_dtype=torch.float8_e8m0fnu)),
-    "fp8 rows": ("compressed-tensors", dict(scales="row")),
-    "fp8 matrix": ("compressed-tensors", dict(scales="matrix", activation_scales=True)),
+    "nf4": ("nf4", {}, "14 linears nf4"),
+    "nf4 nested": ("nf4", dict(nested=True), "14 linears nf4"),
+    "nf4 nested as bf16": ("nf4", dict(nested=True, storage=torch.bfloat16), "14 linears nf4"),
+    "nf4 but two linears": ("nf4", dict(nested=True, skip=("layers.0.mlp.up_proj", "layers.1.self_attn.q_proj")), "12 linears nf4, 2 bf16"),
+    "fp4": ("fp4", {}, "14 linears fp4"),
+    "fp4 nested": ("fp4", dict(nested=True), "14 linears fp4"),
+    "int8": ("int8", {}, "14 linears int8"),
+    "int8 but one": ("int8", dict(skip=("layers.0.self_attn.k_proj",)), "13 linears int8, 1 bf16"),
+    "fp8 blocks, as DeepSeek has it": ("fp8", dict(block=(128, 128)), "14 linears fp8"),
+    "fp8 small blocks, scales as Qwen3 has them": ("fp8", dict(block=(16, 32), scale_dtype=torch.bfloat16), "14 linears fp8"),
+    "fp8 powers of two": ("fp8", dict(block=(16, 16), scale_dtype=torch.float8_e8m0fnu), "14 linears fp8"),
+    "fp8 matrix": ("fp8", dict(scales="matrix", activation_scales=True), "14 linears fp8"),
+    "compressed-tensors, rows": ("compressed-tensors", dict(scales="row"), "14 linears fp8"),
+    "compressed-tensors, blocks": ("compressed-tensors", dict(scales="block"), "14 linears fp8"),
+    "compressed-tensors, static": ("compressed-tensors", dict(scales="matrix", activation_scales=True), "14 linears fp8"),
 }
 
 
@@ -53,26 +57,17 @@ def probe(case, folder, model, **changes):
     return engine.probe(engine.profile_for(case, folder / "run", model=str(model), base_precision="auto", **changes), folder)
 
 
-def assert_same(got, expected):
-    assert got[0]["loss"] == expected[0]["loss"]
-    for name, gradient in expected[1].items():
-        assert torch.equal(got[1][name], gradient), name
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_step_1_equals_peft_on_the_decoded_weights(cases, tmp_path, name):
-    kind, options = FOLDERS[name]
+    kind, options, _ = FOLDERS[name]
     case = cases([0, 1, 2, 3, 5][list(FOLDERS).index(name) % 5])
     quantised = write_quantised(tmp_path / "quantised", case.model_dir, kind, **options)
     plain = plain_copy(quantised, tmp_path / "plain")
     loss, reference = oracle.gradients(oracle.load_peft(plain, case.adapter_dir), case.rows)
-    facts, gradients = probe(case, tmp_path, quantised)
-    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE), case.description
-    errors = oracle.gradient_errors(gradients, reference)
-    assert max(errors.values()) <= GRADIENT_TOLERANCE, f"{oracle.worst(errors)}: {case.description}"
-
+    once = probe(case, tmp_path, quantised)
+    check(case, *once, loss, reference)
     for decoded_layers in (0, 1):
-        assert_same(probe(case, tmp_path, quantised, decoded_layers=decoded_layers), (facts, gradients))
+        assert_same(probe(case, tmp_path, quantised, decoded_layers=decoded_layers), once)
     full = probe(case, tmp_path, quantised, decoded_layers=0, gradient_checkpointing="full", micro_batch_size=3)
     assert_same(full, probe(case, tmp_path, quantised, micro_batch_size=3))
 
@@ -107,16 +102,22 @@ def test_quantize_writes_what_others_read(cases, tmp_path, kind):
     AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
 
 
-@pytest.mark.parametrize("base", ["nf4", "int8", "fp8"])
-def test_cuda_kernels_decode_the_same(cases, tmp_path, base):
-    """The layers that are decoded when they are acquired, by the CUDA kernels compiled for the CPU."""
-    case = cases(1)
-    options = dict(base_precision=base, decoded_layers=0)
-    loss, reference = engine.probe(engine.profile_for(case, tmp_path / "run", **options), tmp_path)
-    got, gradients = engine.probe(engine.profile_for(case, tmp_path / "run", **options), tmp_path,
-                                  kernels=engine.CUDA_ON_CPU)
-    assert got["loss"] == pytest.approx(loss["loss"], rel=LOSS_TOLERANCE)
-    assert max(oracle.gradient_errors(gradients, reference).values()) <= GRADIENT_TOLERANCE
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory):
+    """Of two layers in bf16, its linears wider than a block of 128."""
+    folder = tmp_path_factory.mktemp("plain") / "model"
+    config = Qwen3Config(hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=32, vocab_size=300, max_position_embeddings=128)
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "plain"])
+def test_check_accepts_the_folder_and_counts_its_formats(qwen3, tmp_path, name):
+    kind, options, count = FOLDERS.get(name, (None, {}, "14 linears bf16"))
+    folder = write_quantised(tmp_path / "model", qwen3, kind, **options) if kind else qwen3
+    done = engine.start("lora-train", "check", f"model={folder}", "datasets=[/dev/null]")
+    assert done.returncode == 0 and count + "\n" in done.stderr and "are not part of" not in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,7 @@ def wide_case(tmp_path_factory):
         ids = torch.randint(0, 128, (length,), generator=generator).tolist()
         rows.append({"input_ids": ids, "labels": [-100] * 3 + ids[3:]})
     data = folder / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    random_case.write_rows(data, rows)
     return random_case.Case(0, "qwen2", folder / "model", folder / "adapter", data, rows, 64, "64 x 128")
 
 
@@ -153,5 +154,4 @@ def test_curve_beside_bitsandbytes(wide_case, tmp_path, kind, options):
     assert history[-1]["loss"] < 0.95 * history[0]["loss"]
     lines = engine.train(engine.profile_for(wide_case, tmp_path / "run", model=str(quantised), base_precision="auto",
                                             learning_rate=rate, max_steps=steps, global_batch_size=4), tmp_path)
-    for line, expected in zip(lines, history, strict=True):
-        assert line["loss"] == pytest.approx(expected["loss"], rel=CURVE_TOLERANCE), line["step"]
+    assert_same_losses(lines, history, CURVE_TOLERANCE)
