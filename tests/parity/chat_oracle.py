@@ -9,7 +9,7 @@ from transformers.utils import chat_template_utils
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("LORA_TRAIN_TEST_DATA", ROOT / "../shared/data"))
-OWN = Path(__file__).parent / "templates"
+OWN = [ROOT / "tests/fuzz/corpus/jinja" / name for name in ("blocks", "loops", "macros", "strict", "strings", "values")]
 
 HEADER = "{{- '<|im_start|>' + message.role + '\\n' }}"
 END_OF_TOOL_TURN = ("{{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\" %}",
@@ -67,9 +67,9 @@ def templates():
             assert marked.count(old) == count or (count is None and old in marked), (name, old)
             marked = marked.replace(old, new)
         found[name] = (source, marked, DATA / folder)
-    for path in sorted(OWN.glob("*.jinja")):
+    for path in OWN:
         source = path.read_text(encoding="utf-8")
-        found[path.name] = (source, source, None)
+        found[f"{path.name}.jinja"] = (source, source, None)
     return found
 
 
