@@ -6,9 +6,10 @@ import sys
 
 
 class Log:
-    def __init__(self, file, root):
-        """`file` may be None. The first line says when, of which commit, and by which command."""
-        self.file, self.lines = file, []
+    def __init__(self, file, root, is_kept=False):
+        """`file` may be None; what it has is kept in front where `is_kept`. The first line says when, of which commit, and by which
+        command."""
+        self.file, self.lines = file, file.read_text().splitlines() if is_kept and file and file.exists() else []
         commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True).stdout
         self.say(f"date {datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.strip()}, command: {' '.join(sys.argv)}")
 

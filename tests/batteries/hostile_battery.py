@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -87,16 +88,11 @@ class Box:
         path.symlink_to(target)
         return path
 
-    def fifo(self, name):
+    def put(self, kind, name):
+        """Something of that kind, a key of KINDS, under that name; what a link leads to is foreign."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(path)
-        return path
-
-    def null(self, name):
-        """A /dev/null of the case's own: whoever replaces it harms nobody. Needs root."""
-        path = self.folder / name
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        KINDS[kind](self, path)
         return path
 
     def copy(self, what, name):
@@ -132,6 +128,27 @@ class Box:
 
     def check(self, profile, *more):
         return ["check", "--profile", profile, *more]
+
+
+def bind(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        here = os.getcwd()
+        os.chdir(path.parent)  # the name of a socket has 107 bytes at most
+        made.bind(path.name)
+        os.chdir(here)
+
+
+def null(path):
+    """A /dev/null of the case's own: whoever replaces it harms nobody. Needs root."""
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    return path
+
+
+KINDS = {
+    "file": lambda box, path: path.write_text("precious\n"), "link to a file": lambda box, path: path.symlink_to(box.write("victim", "precious\n")),
+    "folder": lambda box, path: box.write(path / "mine"), "link to a folder": lambda box, path: path.symlink_to(box.write("victims/file", "precious\n").parent),
+    "fifo": lambda box, path: os.mkfifo(path), "dangling link": lambda box, path: path.symlink_to(box / "nothing"), "loop": lambda box, path: path.symlink_to(path),
+    "socket": lambda box, path: bind(path), "null device": lambda box, path: null(path), "link to a device": lambda box, path: path.symlink_to(null(box / "null"))}
 
 
 def files_below(folder):

@@ -1,8 +1,8 @@
 """The cases of tests/batteries/hostile_battery.py: output folders and links here; names, profiles and files in hostile_inputs.py."""
 
 import os
-import socket
 import subprocess
+from pathlib import Path
 
 import hostile_inputs
 from hostile_battery import SECRET, Case
@@ -13,49 +13,24 @@ MARKER = '{"made_by": "lora-train", "version": 1, "run_id": "0", "started_at": 1
 
 # ---- folders of other tools ------------------------------------------------------------------------------------------
 
-def hugging_face(box, at):
-    for step in (2, 500):
-        box.write(f"{at}/checkpoint-{step}/trainer_state.json", f'{{"global_step": {step}, "log_history": [], "epoch": 1.0}}')
-        box.write(f"{at}/checkpoint-{step}/adapter_model.safetensors", bytes(range(256)))
-        box.write(f"{at}/checkpoint-{step}/optimizer.pt", b"PK\3\4")
-    box.write(f"{at}/adapter_model.safetensors", bytes(64))
-    box.write(f"{at}/adapter_config.json", '{"peft_type": "LORA", "r": 8}')
-    box.write(f"{at}/training_args.bin", bytes(64))
-    box.write(f"{at}/runs/Nov23_host/events.out.tfevents.1.host", bytes(64))
-
-
-def axolotl(box, at):
-    for name in ("config.yml", "prepared/data-00000.arrow", "merged/model.safetensors", "checkpoint-7/rng_state.pth", "debug.log"):
-        box.write(f"{at}/{name}")
-    box.write(f"{at}/README.md", "---\nlibrary_name: peft\n---\n")
-
-
-def wandb(box, at):
-    box.write(f"{at}/run-20261123-abc/files/config.yaml")
-    box.write(f"{at}/run-20261123-abc/run-abc.wandb", bytes(64))
-    box.link(f"{at}/latest-run", "run-20261123-abc")
-
-
-def git(box, at):
-    box.write(f"{at}/.git/HEAD", "ref: refs/heads/main\n")
-    box.write(f"{at}/.git/objects/ab/cdef", bytes(64))
-    for name in ("README.md", "config.json", "src/train.py", "model/weights.txt", "adapter/notes.txt"):
-        box.write(f"{at}/{name}")
-
-
-def home(box, at):
-    box.write(f"{at}/.netrc", f"machine hub login me password {SECRET}\n")
-    box.write(f"{at}/.cache/huggingface/token", SECRET)
-    for name in (".bashrc", ".ssh/id_ed25519", "thesis.tex", "run.log", "model/photo.jpg"):
-        box.write(f"{at}/{name}")
-
-
-def lightning(box, at):
-    for name in ("version_0/metrics.csv", "version_0/hparams.yaml", "checkpoints/epoch=1.ckpt", "metrics.jsonl", "summary.json"):
-        box.write(f"{at}/{name}")
-
-
-FOREIGN = [hugging_face, axolotl, wandb, git, home, lightning]
+FOREIGN = {  # {path: content}
+    "hugging_face": {
+        **{f"checkpoint-{step}/{name}": content for step in (2, 500) for name, content in [
+            ("trainer_state.json", f'{{"global_step": {step}, "log_history": [], "epoch": 1.0}}'), ("adapter_model.safetensors", bytes(range(256))),
+            ("optimizer.pt", b"PK\3\4")]},
+        "adapter_model.safetensors": bytes(64), "adapter_config.json": '{"peft_type": "LORA", "r": 8}', "training_args.bin": bytes(64),
+        "runs/Nov23_host/events.out.tfevents.1.host": bytes(64)},
+    "axolotl": {
+        **dict.fromkeys(["config.yml", "prepared/data-00000.arrow", "merged/model.safetensors", "checkpoint-7/rng_state.pth", "debug.log"], "mine\n"),
+        "README.md": "---\nlibrary_name: peft\n---\n"},
+    "wandb": {"run-20261123-abc/files/config.yaml": "mine\n", "run-20261123-abc/run-abc.wandb": bytes(64), "latest-run": Path("run-20261123-abc")},
+    "git": {
+        **dict.fromkeys(["README.md", "config.json", "src/train.py", "model/weights.txt", "adapter/notes.txt"], "mine\n"),
+        ".git/HEAD": "ref: refs/heads/main\n", ".git/objects/ab/cdef": bytes(64)},
+    "home": {
+        **dict.fromkeys([".bashrc", ".ssh/id_ed25519", "thesis.tex", "run.log", "model/photo.jpg"], "mine\n"),
+        ".netrc": f"machine hub login me password {SECRET}\n", ".cache/huggingface/token": SECRET},
+    "lightning": dict.fromkeys(["version_0/metrics.csv", "version_0/hparams.yaml", "checkpoints/epoch=1.ckpt", "metrics.jsonl", "summary.json"], "mine\n")}
 WRITERS = {
     "train": lambda box, out: box.train(out), "train --overwrite": lambda box, out: box.train(out, "--overwrite"),
     "train --dry-run": lambda box, out: box.train(out, "--dry-run"),
@@ -64,16 +39,21 @@ WRITERS = {
     "init-model --overwrite": lambda box, out: box.init_model(out, "--overwrite"), "compare": lambda box, out: ["compare", out]}
 
 
+def put_foreign(box, folder):
+    for path, content in FOREIGN[folder].items():
+        (box.link if isinstance(content, Path) else box.write)(f"theirs/{path}", content)
+
+
 def in_foreign(folder, command):
     def make(box):
-        folder(box, "theirs")
+        put_foreign(box, folder)
         return WRITERS[command](box, box / "theirs")
     # train adds its files beside those that are not in its way
-    return Case(f"{command} in a folder of {folder.__name__}", make)
+    return Case(f"{command} in a folder of {folder}", make)
 
 
 def resume_foreign(box):
-    hugging_face(box, "theirs")
+    put_foreign(box, "hugging_face")
     return box.train("out", "--resume", box / "theirs/checkpoint-500")
 
 
@@ -91,37 +71,12 @@ def foreign_name(name, *flags):
     return Case(" ".join(["train", *flags, "over a foreign", name]), make)
 
 
-def bind(path):
-    with socket.socket(socket.AF_UNIX) as made:
-        here = os.getcwd()
-        os.chdir(path.parent)  # the name of a socket has 107 bytes at most
-        made.bind(path.name)
-        os.chdir(here)
-
-
 def special(kind, name, *flags):
     """In a finished run, `name` is something else; the file that a link leads to is foreign."""
     def make(box):
         run = box.own_run()
-        path = run / name
-        subprocess.run(["rm", "-rf", str(path)], check=True)
-        box.write("victim", "precious\n")
-        box.write("victims/file", "precious\n")
-        if kind == "link to a file":
-            path.symlink_to(box / "victim")
-        elif kind == "link to a folder":
-            path.symlink_to(box / "victims")
-        elif kind == "dangling link":
-            path.symlink_to(box / "nothing")
-        elif kind == "loop":
-            path.symlink_to(path)
-        elif kind == "fifo":
-            os.mkfifo(path)
-        elif kind == "socket":
-            bind(path)
-        elif kind == "device":
-            box.null("null")
-            path.symlink_to(box / "null")
+        subprocess.run(["rm", "-rf", str(run / name)], check=True)
+        box.put("link to a device" if kind == "device" else kind, run / name)
         return box.train(run, *flags, "--set", "max_steps=3")
     return Case(" ".join(["train", *flags, "where", name, "is a", kind]), make, needs_root=kind == "device")
 
@@ -133,18 +88,10 @@ def output_is(kind, command):
         box.write("theirs/precious", "precious\n")
         if kind == "link to a foreign folder":
             out = box.link("out", "theirs")
-        elif kind == "dangling link":
-            out = box.link("out", "nothing")
-        elif kind == "loop":
-            out = box.link("out", "out")
-        elif kind == "file":
-            out = box.write("out", "precious\n")
-        elif kind == "fifo":
-            out = box.fifo("out")
-        elif kind == "null device":
-            out = box.null("out")
         elif kind == "folder below a file":
-            out = box.write("file", "precious\n") / "out"
+            out = box.put("file", "file") / "out"
+        else:
+            out = box.put(kind, "out")
         return WRITERS[command](box, out)
     return Case(f"{command} to a {kind}", make, needs_root=kind == "null device")
 
@@ -184,32 +131,22 @@ FILE_WRITERS = {
 
 def file_is(kind, command):
     def make(box):
-        victim = box.write("victim", "precious\n")
         file = box / "answers.jsonl"
-        if kind == "link to a file":
-            file.symlink_to(victim)
-        elif kind == "folder":
-            box.write("answers.jsonl/mine")
-        elif kind == "fifo":
-            os.mkfifo(file)
-        elif kind == "null device":
-            file = box.null("null")
-        elif kind == "link to a device":
-            box.null("null")
-            file.symlink_to(box / "null")
-        elif kind == "foreign settings file":
+        if kind == "foreign settings file":
             box.write("answers.jsonl.settings.json", '{"theme": "dark"}')
-        elif kind == "foreign file" and command == "generate --output":
+        elif kind == "foreign file":
             file.write_text('{"prompt": "not ours"}\nno json\n')
         elif kind == "file in no folder":
             file = box / "no/such/folder/answers.jsonl"
+        else:
+            box.put(kind, file)
         return FILE_WRITERS[command](box, file)
     return Case(f"{command} to a {kind}", make, needs_root="device" in kind)
 
 
 CASES = [
     *(in_foreign(folder, command) for folder in FOREIGN for command in ("train", "train --overwrite", "merge --overwrite", "init-model --overwrite")),
-    in_foreign(hugging_face, "train --dry-run"), in_foreign(git, "merge --portable"), in_foreign(home, "compare"), in_foreign(lightning, "compare"),
+    in_foreign("hugging_face", "train --dry-run"), in_foreign("git", "merge --portable"), in_foreign("home", "compare"), in_foreign("lightning", "compare"),
     Case("train --resume from a checkpoint of Hugging Face", resume_foreign, REFUSED),
     *(foreign_name(name, "--overwrite") for name in NAMES), foreign_name("metrics.jsonl"), foreign_name("adapter"),
     *(special(kind, name, "--overwrite") for kind, name in [

@@ -69,7 +69,7 @@ PROFILES = {
 def profile(what, is_stopped=False):
     def make(box):
         box.write("secret.txt", f"token: {SECRET}\n{SECRET}\n")
-        box.fifo("pipe")
+        box.put("fifo", "pipe")
         box.write("profile.yaml", PROFILES[what])
         return box.check("profile.yaml", "--no-files")
     return Case(f"check: {what}", make, {0, *REFUSED}, is_stopped)
@@ -77,15 +77,10 @@ def profile(what, is_stopped=False):
 
 def profile_is(kind):
     def make(box):
-        if kind == "pipe":
-            box.fifo("profile.yaml")
-        elif kind == "folder":
-            (box / "profile.yaml").mkdir()
-        elif kind == "loop":
-            box.link("profile.yaml", "profile.yaml")
-        elif kind == "link to a secret":
-            box.write("secret.txt", f"{SECRET}: [\n  {SECRET}\n")
-            box.link("profile.yaml", "secret.txt")
+        if kind == "link to a secret":
+            box.link("profile.yaml", box.write("secret.txt", f"{SECRET}: [\n  {SECRET}\n"))
+        else:
+            box.put("fifo" if kind == "pipe" else kind, "profile.yaml")
         return box.train("out", "--profile", "profile.yaml")
     return Case(f"train: the profile is a {kind}", make, REFUSED)
 
@@ -137,39 +132,37 @@ def changed_json(path, **changes):
     path.write_text(json.dumps(dict(json.loads(path.read_text()), **changes)))
 
 
-def adapter_with(what):
-    def make(box):
-        folder = box.copy("adapter", "adapter")
-        config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-        if what == "a shell in its base":
-            changed_json(config, base_model_name_or_path="org/model; touch pwned #\n$(touch pwned)")
-        elif what == "escapes in its base":
-            changed_json(config, base_model_name_or_path=ESCAPES)
-        elif what == "escapes in a target":
-            changed_json(config, target_modules=[ESCAPES])
-        elif what == "escapes in a pattern":
-            changed_json(config, rank_pattern={ESCAPES: 3})
-        elif what == "weights that are a link to a secret":
-            weights.unlink()
-            weights.symlink_to(box.write("secret.txt", SECRET * 100))
-        elif what == "weights that are a pipe":
-            weights.unlink()
-            os.mkfifo(weights)
-        elif what == "a header of 2^62 bytes":
-            weights.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
-        elif what == "escapes in a tensor name":
-            header = json.dumps({ESCAPES: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-            weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-        elif what == "a config that is a loop":
-            config.unlink()
-            config.symlink_to(config)
-        return folder
-    return make
+def link_to_secret(box, path):
+    path.unlink()
+    path.symlink_to(box.write("secret.txt", SECRET * 100))
+
+
+def become(box, kind, path):
+    path.unlink()
+    box.put(kind, path)
+
+
+def escaped_name():
+    header = json.dumps({ESCAPES: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+ADAPTERS = {
+    "a shell in its base": lambda box, config, _: changed_json(config, base_model_name_or_path="org/model; touch pwned #\n$(touch pwned)"),
+    "escapes in its base": lambda box, config, _: changed_json(config, base_model_name_or_path=ESCAPES),
+    "escapes in a target": lambda box, config, _: changed_json(config, target_modules=[ESCAPES]),
+    "escapes in a pattern": lambda box, config, _: changed_json(config, rank_pattern={ESCAPES: 3}),
+    "weights that are a link to a secret": lambda box, _, weights: link_to_secret(box, weights),
+    "weights that are a pipe": lambda box, _, weights: become(box, "fifo", weights),
+    "a header of 2^62 bytes": lambda box, _, weights: weights.write_bytes((1 << 62).to_bytes(8, "little") + b"{}"),
+    "escapes in a tensor name": lambda box, _, weights: weights.write_bytes(escaped_name()),
+    "a config that is a loop": lambda box, config, _: become(box, "loop", config)}
 
 
 def with_adapter(what, command):
     def make(box):
-        folder = adapter_with(what)(box)
+        folder = box.copy("adapter", "adapter")
+        ADAPTERS[what](box, folder / "adapter_config.json", folder / "adapter_model.safetensors")
         if command == "merge":
             return ["merge", "--model", box.world / "model", "--adapter", folder, "--output-dir", "out", "--no-check"]
         if command == "merge --portable":
@@ -217,8 +210,8 @@ DATA = {
     "escapes in a key": lambda box: box.write("data.jsonl", json.dumps({ESCAPES: ESCAPES}) + "\n"),
     "no UTF-8": lambda box: box.write("data.jsonl", b'{"text": "\xff\xfe\x1b[31m"}\n'), "100,000 brackets": lambda box: box.write("data.jsonl", '{"text": ' + "[" * 100_000),
     "blank lines in gzip": compressed(b"\n" * (256 << 20)), "an example of 64 MB in gzip": compressed(b'{"text": "' + b"a" * (64 << 20) + b'"}\n'),
-    "a link to a secret": lambda box: box.link("data.jsonl", box.write("secret.txt", SECRET + "\n")), "a pipe": lambda box: box.fifo("data.jsonl"),
-    "a folder of links": lambda box: (box.link("data/a", "../data"), box.link("data/b.jsonl", "b.jsonl"), box.fifo("data/c.jsonl"), box / "data")[-1],
+    "a link to a secret": lambda box: box.link("data.jsonl", box.write("secret.txt", SECRET + "\n")), "a pipe": lambda box: box.put("fifo", "data.jsonl"),
+    "a folder of links": lambda box: (box.link("data/a", "../data"), box.link("data/b.jsonl", "b.jsonl"), box.put("fifo", "data/c.jsonl"), box / "data")[-1],
     "numbers in place of text": lambda box: box.write("data.jsonl", '{"text": NaN}\n{"text": 1e999}\n{"text": {}}\n')}
 
 

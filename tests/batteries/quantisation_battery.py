@@ -14,7 +14,6 @@ Committed results: tests/batteries/results/quantisation_battery.txt. Exit status
 """
 
 import argparse
-import datetime
 import os
 import platform
 import subprocess
@@ -27,7 +26,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/batteries")]
+import battery_log  # noqa: E402
+import bitsandbytes  # noqa: E402
 import quantisation_rules as rules  # noqa: E402
 from bitsandbytes import functional as bnb  # noqa: E402
 
@@ -182,17 +183,12 @@ def main():
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
     counts, messages = run(args.tensors, args.seed, args.probe)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    import bitsandbytes
-    lines = [f"date {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}, commit {commit}, command: tests/batteries/quantisation_battery.py "
-             f"--tensors {args.tensors} --seed {args.seed}",
-             f"bitsandbytes {bitsandbytes.__version__}, torch {torch.__version__}, {platform.machine()} "
-             f"{torch.backends.cpu.get_cpu_capability()}; {args.tensors} matrices, {len(messages)} differences", ""]
-    lines += [f"{counts[name]:>12}  {name}" for name in counts]
-    text = "\n".join(lines) + "\n"
-    print(text + "\n".join(messages[:SHOWN]))
-    if args.log:
-        args.log.write_text(text)
+    say = battery_log.Log(args.log, ROOT).say
+    say(f"bitsandbytes {bitsandbytes.__version__}, torch {torch.__version__}, {platform.machine()} "
+        f"{torch.backends.cpu.get_cpu_capability()}; seed {args.seed}, {args.tensors} matrices, {len(messages)} differences\n")
+    for name, count in counts.items():
+        say(f"{count:>12}  {name}")
+    print("\n".join(messages[:SHOWN]))
     return 1 if messages else 0
 
 

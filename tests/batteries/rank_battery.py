@@ -13,11 +13,9 @@ tests/batteries/results/rank_battery.txt is committed. Exit status 1 when a case
 """
 
 import argparse
-import datetime
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,7 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/batteries")]
+import battery_log  # noqa: E402
 from launchers import slurm  # noqa: E402
 from rank_cases import MAX_TIME, REQUEUE, all_cases  # noqa: E402
 from rank_trial import HOLD_BACK, Trial  # noqa: E402
@@ -91,16 +90,8 @@ def main():
     random.Random(options.seed).shuffle(cases)
     cases.sort(key=lambda case: case.kind != "sigstop" and case.target != REQUEUE)  # those that wait come first
     cases = cases[:-(-len(cases) * options.percent // 100)]
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    log = open(options.log, "a") if options.log else None
-
-    def say(line):
-        print(line, flush=True)
-        if log:
-            print(line, file=log, flush=True)
-
-    say(f"date {datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit}, {os.cpu_count()} cores, seed {options.seed}, "
-        f"command: {' '.join(sys.argv)}")
+    say = battery_log.Log(options.log, ROOT, is_kept=True).say
+    say(f"{os.cpu_count()} cores, seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="lt-ranks-") as folder:
         outcomes = run_cases(cases, options.jobs, options.seed, True, folder, options.keep, say)
     failed = [outcome for outcome in outcomes if outcome.problem]

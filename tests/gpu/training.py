@@ -11,7 +11,6 @@ Usage: tests/gpu/training.py CHECK --device cuda|cpu --work DIR. The last line i
 import json
 import math
 import shutil
-from pathlib import Path
 
 from program import BIN, EXAMPLE, checked, events, expect, json_line, run, run_check, train, write_rows
 

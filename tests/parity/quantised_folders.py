@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-FOUR_BIT = ("nf4", "fp4")
-KINDS = (*FOUR_BIT, "int8", "fp8", "compressed-tensors")
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_E4M3 = 448.0
 STATE = ".quant_state.bitsandbytes__"
@@ -27,7 +25,7 @@ def write_quantised(folder, model, kind, *, skip=(), **options):
     """
     folder, model = Path(folder), Path(model)
     folder.mkdir(parents=True)
-    if kind in (*FOUR_BIT, "int8"):
+    if kind in ("nf4", "fp4", "int8"):
         write_bitsandbytes(folder, model, kind, skip, **options)
     else:
         write_fp8(folder, model, kind, skip, **options)

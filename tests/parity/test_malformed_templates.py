@@ -1,6 +1,5 @@
 """Templates that are broken, hostile or refuse a chat: which error, at which line, and never a crash or a hang."""
 
-import chat_oracle
 import pytest
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!", "tool_calls": [{"name": "f"}]}]}
