@@ -49,75 +49,55 @@ void expect_golden_ids(const Tokenizer& tokenizer, const std::filesystem::path& 
   EXPECT_EQ(wrong, 0) << "of " << rows;
 }
 
-void expect_golden_strings(const std::filesystem::path& folder, const std::filesystem::path& goldens) {
-  expect_golden_ids(*Tokenizer::load(folder), goldens, "ids");
-}
+/// What is compared with which values.
+struct GoldenCase {
+  const char *name, *model, *goldens;
+  const char* key = "ids";
+  const char* only_file = nullptr;  // of the model, under this name: nothing but its own rules apply
+  TokenizerOptions options = {};
+};
 
-TEST(GoldenStrings, Qwen25) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "qwen2.5");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/qwen2.5.jsonl");
-  expect_golden_strings(folder, goldens);
-}
+void PrintTo(const GoldenCase& c, std::ostream* out) { *out << c.name; }
 
-TEST(GoldenStrings, Qwen3) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "qwen3");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/qwen3.jsonl");
-  expect_golden_strings(folder, goldens);
-}
+class GoldenStrings : public testing::TestWithParam<GoldenCase> {};
 
-TEST(GoldenStrings, MistralV1Json) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v1");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v1.jsonl");
-  expect_golden_strings(folder, goldens);
-}
-
-TEST(GoldenStrings, MistralV3Json) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v3.jsonl");
-  expect_golden_strings(folder, goldens);
-}
-
-TEST(GoldenStrings, MistralV3Metaspace) {
-  LORA_TRAIN_REQUIRE_DATA(file, "mistral/v3/tokenizer-metaspace.json");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v3-metaspace.jsonl");
+TEST_P(GoldenStrings, HaveTheReferencesIds) {
+  const GoldenCase& param = GetParam();
+  LORA_TRAIN_REQUIRE_DATA(model, param.model);
+  LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/strings/") + param.goldens);
   const testing_support::TemporaryFolder folder;
-  std::filesystem::copy_file(file, folder / "tokenizer.json");
-  expect_golden_strings(folder.path(), goldens);
+  if (param.only_file != nullptr) std::filesystem::copy_file(model, folder / param.only_file);
+  const auto tokenizer = Tokenizer::load(param.only_file != nullptr ? folder.path() : model, param.options);
+  expect_golden_ids(*tokenizer, goldens, param.key);
 }
 
-// Only the model file, so that nothing but SentencePiece's own rules apply.
-void expect_sentencepiece_ids(const std::filesystem::path& model, const std::filesystem::path& goldens) {
-  const testing_support::TemporaryFolder folder;
-  std::filesystem::copy_file(model, folder / "tokenizer.model");
-  expect_golden_ids(*Tokenizer::load(folder.path()), goldens, "sp_ids");
-}
-
-TEST(GoldenStrings, MistralV1SentencePiece) {
-  LORA_TRAIN_REQUIRE_DATA(model, "mistral/v1/tokenizer.model");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v1.jsonl");
-  expect_sentencepiece_ids(model, goldens);
-}
-
-TEST(GoldenStrings, MistralV3SentencePiece) {
-  LORA_TRAIN_REQUIRE_DATA(model, "mistral/v3/tokenizer.model");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v3.jsonl");
-  expect_sentencepiece_ids(model, goldens);
-}
-
-// With its tokenizer_config.json, a model file finds the added tokens in the text: the ids of the legacy
-// tokenizer.json.
-TEST(GoldenStrings, MistralV3SentencePieceWithAddedTokens) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v3.jsonl");
-  expect_golden_ids(*Tokenizer::load(folder, {.file = TokenizerFile::kSentencePieceModel}), goldens, "ids");
-}
-
-// Spelled-out special tokens as ordinary text: what SentencePiece makes of them.
-TEST(GoldenStrings, MistralV1SpecialTokensAsText) {
-  LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v1");
-  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v1.jsonl");
-  expect_golden_ids(*Tokenizer::load(folder, {.special_tokens_in_text = false}), goldens, "sp_ids");
-}
+INSTANTIATE_TEST_SUITE_P(
+    All, GoldenStrings,
+    testing::Values(
+        GoldenCase{"Qwen25", "qwen2.5", "qwen2.5.jsonl"}, GoldenCase{"Qwen3", "qwen3", "qwen3.jsonl"},
+        GoldenCase{"MistralV1Json", "mistral/v1", "mistral-v1.jsonl"},
+        GoldenCase{"MistralV3Json", "mistral/v3", "mistral-v3.jsonl"},
+        GoldenCase{"MistralV3Metaspace", "mistral/v3/tokenizer-metaspace.json", "mistral-v3-metaspace.jsonl", "ids",
+                   "tokenizer.json"},
+        GoldenCase{"MistralV1SentencePiece", "mistral/v1/tokenizer.model", "mistral-v1.jsonl", "sp_ids",
+                   "tokenizer.model"},
+        GoldenCase{"MistralV3SentencePiece", "mistral/v3/tokenizer.model", "mistral-v3.jsonl", "sp_ids",
+                   "tokenizer.model"},
+        // With tokenizer_config.json, a model file finds the added tokens in the text, as the legacy tokenizer.json does.
+        GoldenCase{"MistralV3SentencePieceWithAddedTokens",
+                   "mistral/v3",
+                   "mistral-v3.jsonl",
+                   "ids",
+                   nullptr,
+                   {.file = TokenizerFile::kSentencePieceModel}},
+        // Spelled-out special tokens as ordinary text: what SentencePiece makes of them.
+        GoldenCase{"MistralV1SpecialTokensAsText",
+                   "mistral/v1",
+                   "mistral-v1.jsonl",
+                   "sp_ids",
+                   nullptr,
+                   {.special_tokens_in_text = false}}),
+    [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace lora_train::tokenizer

@@ -39,7 +39,10 @@ const std::u32string kInteresting =
     U"aZsStTdDmMrReEvVlL'’09 "
     U".,!\n\r\t\v\f\u00A0\u0085\u2028\u3000\u017Fſ中あé\u0301½٣Ⅷ🙂_-\u200B\u180E\U00020000\U000E0001";
 
-TEST(GptSplit, CutsLikeThePattern) {
+TEST(GptSplit, CutsLikeThePatternThatItRecognises) {
+  for (const std::string& other : {kHead + R"(\p{N}{1,2})" + kTail, kPatterns[0] + " ", std::string()}) {
+    EXPECT_FALSE(GptSplit::recognise(other)) << other;
+  }
   std::mt19937 random(11);
   for (const std::string& pattern : kPatterns) {
     const auto split = GptSplit::recognise(pattern);
@@ -47,30 +50,22 @@ TEST(GptSplit, CutsLikeThePattern) {
     const Regex regex(pattern, "test");
     for (int i = 0; i < 20000; ++i) {
       std::string text;
-      for (auto length = random() % 12 + 1; length > 0; --length) {
+      for (auto length = random() % 12 + 1; length > 0; --length)
         append_utf8(text, kInteresting[random() % kInteresting.size()]);
-      }
       ASSERT_EQ(ends_of(*split, text), ends_of(regex, text)) << text;
     }
   }
 }
 
-TEST(GptSplit, RecognisesNoOtherPattern) {
-  EXPECT_FALSE(GptSplit::recognise(kHead + R"(\p{N}{1,2})" + kTail));
-  EXPECT_FALSE(GptSplit::recognise(kPatterns[0] + " "));
-  EXPECT_FALSE(GptSplit::recognise(""));
-}
-
 // Every code point alone: so that no class of the table differs from PCRE2's.
-TEST(GptSplit, ClassesOfAllCodePointsArePcre2s) {
+TEST(GptSplit, ClassesOfAllCodePointsArePcre2sOfUnicode16) {
   const std::pair<const char*, CharClass> classes[] = {
       {"\\p{L}", CharClass::kLetter}, {"\\p{N}", CharClass::kNumber}, {"\\s", CharClass::kSpace}};
   std::vector<CharClass> want(0x110000, CharClass::kOther);
   want['\r'] = want['\n'] = CharClass::kNewline;
   std::string all;
-  for (std::uint32_t code = 0; code < 0x110000; ++code) {
+  for (std::uint32_t code = 0; code < 0x110000; ++code)
     if (code < 0xD800 || code > 0xDFFF) append_utf8(all, code);
-  }
   for (const auto& [pattern, cls] : classes) {
     std::vector<Stretch> stretches;
     Regex(pattern, "test").split(all, stretches);
@@ -80,18 +75,12 @@ TEST(GptSplit, ClassesOfAllCodePointsArePcre2s) {
     }
   }
   int wrong = 0;
-  for (std::uint32_t code = 0; code < 0x110000; ++code) {
-    wrong += CharClasses::instance().of(code) == want[code] ? 0 : 1;
-  }
+  for (std::uint32_t code = 0; code < 0x110000; ++code) wrong += CharClasses::instance().of(code) == want[code] ? 0 : 1;
   EXPECT_EQ(wrong, 0);
-}
-
-TEST(GptSplit, ClassesAreThoseOfUnicode16) {
-  const CharClasses& classes = CharClasses::instance();
-  EXPECT_EQ(classes.of(0x31350), CharClass::kLetter) << "CJK extension H, Unicode 15";
-  EXPECT_EQ(classes.of(0x1C89), CharClass::kLetter) << "Unicode 16";
-  EXPECT_EQ(classes.of(0x1E4F0), CharClass::kNumber) << "Unicode 15";
-  EXPECT_EQ(classes.of(0x180E), CharClass::kOther) << "no white space since Unicode 6.3";
+  EXPECT_EQ(want[0x31350], CharClass::kLetter) << "CJK extension H, Unicode 15";
+  EXPECT_EQ(want[0x1C89], CharClass::kLetter) << "Unicode 16";
+  EXPECT_EQ(want[0x1E4F0], CharClass::kNumber) << "Unicode 15";
+  EXPECT_EQ(want[0x180E], CharClass::kOther) << "no white space since Unicode 6.3";
 }
 
 }  // namespace

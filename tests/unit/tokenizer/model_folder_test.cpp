@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::tokenizer {
@@ -15,6 +16,7 @@ using testing_support::TemporaryFolder;
 TEST(ModelFolder, WithoutFilesThereIsNeitherTokenizerNorTemplate) {
   const TemporaryFolder folder;
   EXPECT_EQ(load_tokenizer_if_present(folder.path()), nullptr);
+  EXPECT_THROW(Tokenizer::load(folder.path()), FormatError);
   EXPECT_EQ(load_chat_template("tokenizer", folder.path()), nullptr);
   write_file_atomic(folder / "tokenizer_config.json", R"({"bos_token": null})");
   EXPECT_EQ(load_chat_template("tokenizer", folder.path()), nullptr);
@@ -39,12 +41,7 @@ TEST(ModelFolder, ABuiltInTemplateIsNamed) {
             "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
             "\n\nYes<|eot_id|>");
   EXPECT_EQ(text("gemma"), "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nYes<end_of_turn>\n");
-  try {
-    load_chat_template("chatlm", {});
-    ADD_FAILURE() << "accepted";
-  } catch (const IoError& error) {
-    EXPECT_NE(error.message().find("Built in: chatml, qwen2.5"), std::string::npos) << error.message();
-  }
+  EXPECT_SAYS(testing_support::refusal<IoError>([] { load_chat_template("chatlm", {}); }), "Built in: chatml, qwen2.5");
 }
 
 TEST(ModelFolder, ABrokenTemplateIsNeverPassedOver) {
@@ -58,14 +55,10 @@ TEST(ModelFolder, ABrokenTemplateIsNeverPassedOver) {
 }
 
 template <typename Load>
-void expect_refused(const std::filesystem::path& file, const std::string& message, Load load) {
-  try {
-    load();
-    ADD_FAILURE() << "accepted: " << file;
-  } catch (const FormatError& error) {
-    EXPECT_EQ(error.where(), file.string());
-    EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
-  }
+void expect_load_refused(const std::filesystem::path& file, const std::string& message, Load load) {
+  const std::string said = testing_support::refusal<FormatError>(load);
+  EXPECT_TRUE(said.starts_with(file.string() + ": ")) << said;
+  EXPECT_SAYS(said, message);
 }
 
 TEST(ModelFolder, GitLfsPointersAreRefusedByTheirName) {
@@ -74,27 +67,27 @@ TEST(ModelFolder, GitLfsPointersAreRefusedByTheirName) {
        {"chat_template.jinja", "tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"}) {
     const TemporaryFolder folder;
     write_file_atomic(folder / name, pointer);
-    expect_refused(folder / name, "Git LFS pointer", [&] {
+    expect_load_refused(folder / name, "Git LFS pointer", [&] {
       load_chat_template("tokenizer", folder.path());
       load_tokenizer_if_present(folder.path());
     });
   }
   const TemporaryFolder folder;
   write_file_atomic(folder / "mine.jinja", pointer);
-  expect_refused(folder / "mine.jinja", "git lfs pull", [&] { load_chat_template(folder / "mine.jinja", {}); });
+  expect_load_refused(folder / "mine.jinja", "git lfs pull", [&] { load_chat_template(folder / "mine.jinja", {}); });
 }
 
 TEST(ModelFolder, PipesAndFoldersAreNotRead) {
   const TemporaryFolder folder;
   const auto pipe = folder / "pipe.jinja";
   std::filesystem::create_directories(folder / "folder.jinja");
-  expect_refused(folder / "folder.jinja", "is a folder; a regular file was expected",
-                 [&] { load_chat_template(folder / "folder.jinja", {}); });
-  expect_refused("/dev/null", "a regular file was expected", [&] { load_chat_template("/dev/null", {}); });
+  expect_load_refused(folder / "folder.jinja", "is a folder; a regular file was expected",
+                      [&] { load_chat_template(folder / "folder.jinja", {}); });
+  expect_load_refused("/dev/null", "a regular file was expected", [&] { load_chat_template("/dev/null", {}); });
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   ::alarm(20);  // a read of the pipe would never end
-  expect_refused(pipe, "is a pipe, a socket or a device; a regular file was expected",
-                 [&] { load_chat_template(pipe, {}); });
+  expect_load_refused(pipe, "is a pipe, a socket or a device; a regular file was expected",
+                      [&] { load_chat_template(pipe, {}); });
   ::alarm(0);
 }
 

@@ -6,6 +6,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "special_tokens.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
@@ -22,6 +23,8 @@ const std::string kModel =
     R"("model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3}, "merges": ["a b"]}, "decoder": {"type": "Fuse"}})";
 const std::string kAdded = R"({"id": 4, "content": "<s>", "special": true, "normalized": false})";
 
+const std::string kJson = R"({"added_tokens": [)" + kAdded + "], " + kModel;
+
 std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const std::vector<std::string>& tokens = {}) {
   TokenizerOptions options;
   options.new_tokens = tokens;
@@ -29,12 +32,7 @@ std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const std::
 }
 
 std::string message(const std::filesystem::path& folder, const std::vector<std::string>& tokens) {
-  try {
-    load(folder, tokens);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing_support::refusal<ConfigError>([&] { load(folder, tokens); });
 }
 
 /// The tokenizer that the changed files of `tokenizer`, written over those of the folder, load as.
@@ -45,7 +43,7 @@ std::unique_ptr<Tokenizer> reload(const Tokenizer& tokenizer, const std::filesys
 
 TEST(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
   const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", R"({"added_tokens": [)" + kAdded + "], " + kModel);
+  write_text(folder / "tokenizer.json", kJson);
   const auto base = load(folder.path()), tokenizer = load(folder.path(), {"<b>", "bc"});
   EXPECT_EQ(tokenizer->token_to_id("<b>"), 5);
   EXPECT_EQ(tokenizer->token_to_id("bc"), 6);
@@ -99,7 +97,7 @@ TEST(NewTokens, TheFilesLoadAsTheSameTokenizer) {
 
 TEST(NewTokens, AreListedInTokenizerConfigWhereItListsTokens) {
   const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", R"({"added_tokens": [)" + kAdded + "], " + kModel);
+  write_text(folder / "tokenizer.json", kJson);
   write_text(folder / "tokenizer_config.json", R"({"eos_token": "<s>"})");
   EXPECT_FALSE(load(folder.path(), {"<b>"})->changed_files().contains("tokenizer_config.json"));
   write_text(folder / "tokenizer_config.json",
@@ -132,11 +130,9 @@ TEST(NewTokens, OfASentencePieceModelStandInItsSideFiles) {
 
 TEST(NewTokens, OneThatIsThereIsRefusedWithItsId) {
   const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", R"({"added_tokens": [)" + kAdded + "], " + kModel);
-  EXPECT_NE(message(folder.path(), {"<b>", "<s>"}).find("already has \"<s>\" with id 4: use it as it is"),
-            std::string::npos)
-      << message(folder.path(), {"<b>", "<s>"});
-  EXPECT_NE(message(folder.path(), {"ab"}).find("with id 3"), std::string::npos);
+  write_text(folder / "tokenizer.json", kJson);
+  EXPECT_SAYS(message(folder.path(), {"<b>", "<s>"}), "already has \"<s>\" with id 4: use it as it is");
+  EXPECT_SAYS(message(folder.path(), {"ab"}), "with id 3");
 }
 
 }  // namespace

@@ -33,9 +33,8 @@ TEST(Normalizer, SortsLongRunsOfMarksInReasonableTime) {
 
 // Expected values from tokenizers 0.23.3, whose normaliser knows Unicode 9.
 TEST(Normalizer, LeavesAloneWhatCameAfterUnicode9) {
-  for (const char* text : {"a\u0345\u07FD", "a\u07FD\u0323", "\U00011935\U00011930"}) {
+  for (const char* text : {"a\u0345\u07FD", "a\u07FD\u0323", "\U00011935\U00011930"})
     EXPECT_EQ(normalized("NFC", text), text);
-  }
   EXPECT_EQ(normalized("NFC", "e\u07FD\u0345\u0323"), "e\u07FD\u0323\u0345")
       << "later marks are sorted among themselves";
   EXPECT_EQ(normalized("NFD", "\U00011938"), "\U00011938");

@@ -12,18 +12,18 @@ namespace lora_train::testing_support {
 inline std::string varint_field(int number, unsigned value) {
   return std::string(1, static_cast<char>(number << 3)) + static_cast<char>(value);
 }
-inline std::string bytes_field(int number, const std::string& bytes) {
-  const unsigned tag = (static_cast<unsigned>(number) << 3U) | 2U;
+inline std::string varint(std::size_t value) {
   std::string out;
-  for (unsigned rest = tag;; rest >>= 7U) {
-    out += static_cast<char>(rest < 0x80 ? rest : (rest & 0x7FU) | 0x80U);
-    if (rest < 0x80) break;
-  }
-  for (std::size_t rest = bytes.size();; rest >>= 7U) {
-    out += static_cast<char>(rest < 0x80 ? rest : (rest & 0x7FU) | 0x80U);
-    if (rest < 0x80) break;
-  }
-  return out + bytes;
+  for (; value >= 0x80; value >>= 7U) out += static_cast<char>((value & 0x7FU) | 0x80U);
+  return out + static_cast<char>(value);
+}
+inline std::string bytes_field(int number, const std::string& bytes) {
+  return varint((static_cast<std::size_t>(number) << 3U) | 2U) + varint(bytes.size()) + bytes;
+}
+inline std::string score_field(float score) {
+  std::string bytes(4, '\0');
+  std::memcpy(bytes.data(), &score, 4);
+  return "\x15" + bytes;
 }
 
 struct Piece {
@@ -33,9 +33,7 @@ struct Piece {
 };
 
 inline std::string piece_field(const Piece& piece) {
-  std::string score(4, '\0');
-  std::memcpy(score.data(), &piece.score, 4);
-  return bytes_field(1, bytes_field(1, piece.text) + "\x15" + score + varint_field(3, piece.type));
+  return bytes_field(1, bytes_field(1, piece.text) + score_field(piece.score) + varint_field(3, piece.type));
 }
 
 inline const std::string kBpe = varint_field(3, 2);

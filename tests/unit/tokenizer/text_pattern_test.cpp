@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "support/refusal.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -25,14 +26,10 @@ TEST(TextPattern, GivesTheWholeMatchWithoutGroups) {
 }
 
 TEST(TextPattern, RefusesWhatIsNoPatternAndGivesUpOnEndlessOnes) {
-  try {
-    TextPattern("(", "--exact-match");
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_EQ(error.where(), "--exact-match");
-  }
+  const std::string said = testing_support::refusal<ConfigError>([] { TextPattern("(", "--exact-match"); });
+  EXPECT_EQ(said.find("--exact-match: "), 0U) << said;
   EXPECT_THROW(TextPattern("\xff", "x"), ConfigError);
-  EXPECT_THROW(TextPattern("(a+)+$", "x").find(std::string(5000, 'a') + "b"), ConfigError);
+  EXPECT_THROW(TextPattern("(a+)+$", "x").find(std::string(2000, 'a') + "b"), ConfigError);
 }
 
 }  // namespace
