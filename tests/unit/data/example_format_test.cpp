@@ -3,35 +3,38 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "support/refusal.h"
 
 namespace lora_train::data {
 namespace {
 
-Json json(const char* text) {
+Json json(const std::string& text) {
   const JsonExample example = parse_json_example(text);
   EXPECT_FALSE(example.problem) << text;
   return example.value;
 }
 
 template <typename Kind>
-Kind parse(const char* text, DatasetType type, const FieldMap& map = {}) {
+Kind parse(const std::string& text, DatasetType type, const FieldMap& map = {}) {
   return std::get<Kind>(parse_example(json(text), type, map));
 }
 
-std::string refusal(const char* text, DatasetType type) {
-  try {
-    parse_example(json(text), type, {});
-  } catch (const DataError& error) {
-    return error.message();
+std::string refusal(const std::string& text, DatasetType type, const FieldMap& map = {}) {
+  return testing_support::refusal<DataError>([&] { parse_example(json(text), type, map); });
+}
+
+/// Refusals of examples: what is put between `begin` and `end`, and a part of the message.
+void expect_refused(DatasetType type, const std::string& begin, const std::string& end,
+                    const std::vector<std::pair<const char*, const char*>>& cases) {
+  for (const auto& [middle, message] : cases) {
+    SCOPED_TRACE(middle);
+    EXPECT_SAYS(refusal(begin + middle + end, type), message);
   }
-  return "accepted";
 }
 
 std::string chat_of(const ChatSample& sample) {
   std::string out;
-  for (const auto& message : sample.messages) {
-    out += message.role + "=" + message.content + message.json + ";";
-  }
+  for (const auto& message : sample.messages) out += message.role + "=" + message.content + message.json + ";";
   return out;
 }
 
@@ -47,14 +50,15 @@ TEST(DetectLayout, KnowsEachLayoutByItsKeys) {
   for (const auto& [text, type] : cases) {
     const Detection found = detect_layout(json(text), {});
     EXPECT_EQ(found.type, type) << text;
-    EXPECT_NE(found.reason.find("the first example has"), std::string::npos);
+    EXPECT_SAYS(found.reason, "the first example has");
   }
 }
 
 TEST(DetectLayout, SaysWhenAnotherLayoutWouldFitToo) {
   const Detection found = detect_layout(json(R"({"prompt": "a", "completion": "b", "messages": []})"), {});
   EXPECT_EQ(found.type, DatasetType::kMessages);
-  EXPECT_NE(found.reason.find("prompt_completion"), std::string::npos) << found.reason;
+  EXPECT_SAYS(found.reason, "prompt_completion");
+  EXPECT_EQ(detect_layout(json(R"({"messages": null, "text": "x"})"), {}).type, DatasetType::kText) << "no field";
 }
 
 TEST(CheckSameLayout, RefusesAnExampleThatWouldHaveDecidedOtherwise) {
@@ -64,94 +68,81 @@ TEST(CheckSameLayout, RefusesAnExampleThatWouldHaveDecidedOtherwise) {
   check_same_layout(json(R"({"text": "a", "messages": null})"), DatasetType::kText, {});
 }
 
-TEST(DetectLayout, NullIsNoField) {
-  EXPECT_EQ(detect_layout(json(R"({"messages": null, "text": "x"})"), {}).type, DatasetType::kText);
-}
-
 TEST(DetectLayout, UsesTheFieldMap) {
   const FieldMap map = {{"prompt", "question"}, {"completion", "answer"}};
   const Detection found = detect_layout(json(R"({"question": "q", "answer": "a"})"), map);
   EXPECT_EQ(found.type, DatasetType::kPromptCompletion);
-  EXPECT_NE(found.reason.find("question (as prompt)"), std::string::npos) << found.reason;
+  EXPECT_SAYS(found.reason, "question (as prompt)");
   const auto sample = parse<TextSample>(R"({"question": "q", "answer": "a"})", found.type, map);
   EXPECT_EQ(sample.prompt + "|" + sample.completion, "q|a");
 }
 
+std::string detection_refusal(const char* example) {
+  return testing_support::refusal<DataError>([&] { detect_layout(json(example), {}); });
+}
+
 TEST(DetectLayout, UnknownKeysListTheLayouts) {
-  try {
-    detect_layout(json(R"({"question": "q", "answer": "a"})"), {});
-    FAIL() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_NE(error.message().find("question, answer"), std::string::npos);
-    EXPECT_NE(error.message().find("prompt and completion"), std::string::npos);
-    EXPECT_NE(error.message().find("field_map"), std::string::npos);
-  }
+  const std::string said = detection_refusal(R"({"question": "q", "answer": "a"})");
+  for (const char* part : {"question, answer", "prompt and completion", "field_map"}) EXPECT_SAYS(said, part);
 }
 
 TEST(DetectLayout, PairsOfAnswersNameTheLineForTheChosenOnes) {
-  for (const auto& [example, line] :
-       {std::pair{R"({"prompt": "q", "chosen": "a", "rejected": "b"})", "field_map: {completion: chosen}."},
-        {R"({"chosen": [], "rejected": []})", "field_map: {messages: chosen}, where chosen is a whole chat."}}) {
-    try {
-      detect_layout(json(example), {});
-      FAIL() << "accepted";
-    } catch (const DataError& error) {
-      EXPECT_TRUE(error.message().ends_with("preference training is not supported. To train on the chosen answers: " +
-                                            std::string(line)))
-          << error.message();
-    }
-  }
-  const FieldMap map = {{"completion", "chosen"}};
-  EXPECT_EQ(detect_layout(json(R"({"prompt": "q", "chosen": "a", "rejected": "b"})"), map).type,
-            DatasetType::kPromptCompletion);
+  const char* pair = R"({"prompt": "q", "chosen": "a", "rejected": "b"})";
+  const std::string advice = "preference training is not supported. To train on the chosen answers: field_map: ";
+  EXPECT_TRUE(detection_refusal(pair).ends_with(advice + "{completion: chosen}.")) << detection_refusal(pair);
+  EXPECT_TRUE(detection_refusal(R"({"chosen": [], "rejected": []})")
+                  .ends_with(advice + "{messages: chosen}, where chosen is a whole chat."));
+  EXPECT_EQ(detect_layout(json(pair), {{"completion", "chosen"}}).type, DatasetType::kPromptCompletion);
+}
+
+std::string map_refusal(const FieldMap& map) {
+  return testing_support::refusal<ConfigError>([&] { check_field_map(map); });
 }
 
 TEST(FieldMapping, UnknownNameIsRefusedWithTheNearest) {
-  EXPECT_NO_THROW(check_field_map({{"prompt", "q"}}));
-  try {
-    check_field_map({{"promt", "q"}});
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("did you mean \"prompt\""), std::string::npos);
-  }
+  EXPECT_EQ(map_refusal({{"prompt", "q"}}), "accepted");
+  EXPECT_SAYS(map_refusal({{"promt", "q"}}), "did you mean \"prompt\"");
 }
 
-TEST(Messages, KeepsRolesContentsAndOtherFields) {
+TEST(FieldMapping, LeavesUnreadWhatItHasNoNameFor) {
+  const FieldMap map = {{"train", ""}, {"weight", ""}, {"tools", ""}, {"system", ""}};
   const auto sample = parse<ChatSample>(
-      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "x"}],
+      R"({"system": "s", "messages": [{"role": "user", "content": "a", "weight": 3},
+          {"role": "assistant", "content": "b", "train": "no", "train_detail": [], "weight": -1}], "tools": 1})",
+      DatasetType::kMessages, map);
+  EXPECT_EQ(sample.messages.size(), 2u);
+  EXPECT_EQ(sample.weights, (std::vector<std::optional<float>>{std::nullopt, std::nullopt}));
+  EXPECT_EQ(sample.tools_json, "");
+  EXPECT_EQ(map_refusal(map), "accepted");
+  EXPECT_EQ(map_refusal({{"messages", ""}}),
+            "\"messages\" is null; only these can be left unread: train, weight, system, input, history, tools, "
+            "chat_template_kwargs");
+}
+
+TEST(Messages, KeepsRolesContentsOrderAndOtherFields) {
+  const auto sample = parse<ChatSample>(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "x"},
+                       {"tool_calls": [1], "role": "assistant", "name": "x"}, {"content": "a", "role": "user"}],
           "tools": "[{\"t\": 1}]", "chat_template_kwargs": {"enable_thinking": false}})",
       DatasetType::kMessages);
-  EXPECT_EQ(chat_of(sample), "user=a;assistant=b{\"role\":\"assistant\",\"content\":\"b\",\"name\":\"x\"};");
+  EXPECT_EQ(chat_of(sample), R"(user=a;assistant=b{"role":"assistant","content":"b","name":"x"};)"
+                             R"(assistant={"tool_calls":[1],"role":"assistant","name":"x"};)"
+                             R"(user=a{"content":"a","role":"user"};)");
   EXPECT_EQ(sample.tools_json, "[{\"t\":1}]");
   EXPECT_EQ(sample.kwargs_json, "{\"enable_thinking\":false}");
 }
 
-TEST(Messages, NullContentIsForToolCallsOnly) {
+TEST(Messages, ContentIsMissingOnlyBesideCallsOfTheAssistant) {
   const auto sample = parse<ChatSample>(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})",
                                         DatasetType::kMessages);
   EXPECT_EQ(chat_of(sample), "assistant={\"role\":\"assistant\",\"content\":null,\"tool_calls\":[1]};");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": null}]})", DatasetType::kMessages),
-            "messages[0]: \"content\" is null");
-}
-
-TEST(Messages, ContentIsMissingOnlyBesideCallsOfTheAssistant) {
-  for (const char* message : {R"("role": "assistant", "content": null, "tool_calls": null)",
-                              R"("role": "assistant", "content": null, "tool_calls": [])",
-                              R"("role": "user", "content": null, "tool_calls": [1])"}) {
-    const std::string example = R"({"messages": [{)" + std::string(message) + "}]}";
-    EXPECT_EQ(refusal(example.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
-  }
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "tool", "tool_calls": [1]}]})", DatasetType::kMessages),
-            "messages[0]: \"content\" is missing");
-}
-
-TEST(Messages, AbsentContentStaysAbsentAndOrderStays) {
-  const auto sample = parse<ChatSample>(R"({"messages": [{"tool_calls": [1], "role": "assistant", "name": "x"},
-                                                         {"content": "a", "role": "user"}]})",
-                                        DatasetType::kMessages);
-  EXPECT_EQ(chat_of(sample),
-            "assistant={\"tool_calls\":[1],\"role\":\"assistant\",\"name\":\"x\"};"
-            "user=a{\"content\":\"a\",\"role\":\"user\"};");
+  const char* is_null = "messages[0]: \"content\" is null";
+  expect_refused(DatasetType::kMessages, R"({"messages": [{"role": )", "}]}",
+                 {{R"("user", "content": null)", is_null},
+                  {R"("assistant", "content": null, "tool_calls": null)", is_null},
+                  {R"("assistant", "content": null, "tool_calls": [])", is_null},
+                  {R"("user", "content": null, "tool_calls": [1])", is_null},
+                  {R"("tool", "tool_calls": [1])", "messages[0]: \"content\" is missing"}});
 }
 
 TEST(Messages, AFieldMapRenamesInPlace) {
@@ -160,12 +151,8 @@ TEST(Messages, AFieldMapRenamesInPlace) {
       parse<ChatSample>(R"({"messages": [{"id": 1, "who": "user", "says": "a"}, {"who": "user", "says": "b"}]})",
                         DatasetType::kMessages, map);
   EXPECT_EQ(chat_of(sample), "user=a{\"id\":1,\"role\":\"user\",\"content\":\"a\"};user=b;");
-  try {
-    parse_example(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
-    ADD_FAILURE() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_EQ(error.message().find("messages[0] has both \"content\" and \"says\""), 0U) << error.message();
-  }
+  const char* both = R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})";
+  EXPECT_EQ(refusal(both, DatasetType::kMessages, map).find("messages[0] has both \"content\" and \"says\""), 0U);
 }
 
 TEST(Messages, TrainAndWeightWeighTurns) {
@@ -186,86 +173,63 @@ TEST(Messages, TrainAndWeightWeighTurns) {
 }
 
 TEST(Messages, RefusesOtherWeights) {
-  const std::pair<const char*, const char*> cases[] = {
-      {R"("weight": 4e38)", "messages[0].weight is 4e+38"},
-      {R"("weight": 1e-39)", "messages[0].weight is 1e-39"},
-      {R"("weight": -1e-300)", "messages[0].weight is -1e-300"},
-      {R"("weight": [1])", "messages[0].weight is array, expected 0"},
-      {R"("train": false, "weight": 0.5)", "train is false and weight is 0.5"},
-      {R"("weight": -1)", "messages[0].weight is -1"},
-      {R"("weight": "0")", "messages[0].weight is string, expected 0"},
-      {R"("weight": true)", "messages[0].weight is boolean, expected 0"},
-      {R"("train": 0)", "messages[0].train is number, expected true or false"},
-      {R"("train": "false")", "messages[0].train is string, expected true or false"},
-      {R"("train": true, "weight": 0)", "train is true and weight is 0"},
-      {R"("train_detail": [])", "messages[0].train_detail is not supported"}};
-  for (const auto& [field, message] : cases) {
-    const std::string example = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
-    const std::string said = refusal(example.c_str(), DatasetType::kMessages);
-    EXPECT_EQ(said.find(message) != std::string::npos, true) << field << "\n" << said;
-  }
+  expect_refused(DatasetType::kMessages, R"({"messages": [{"role": "assistant", "content": "a", )", "}]}",
+                 {{R"("weight": 4e38)", "messages[0].weight is 4e+38"},
+                  {R"("weight": 1e-39)", "messages[0].weight is 1e-39"},
+                  {R"("weight": -1e-300)", "messages[0].weight is -1e-300"},
+                  {R"("weight": [1])", "messages[0].weight is array, expected 0"},
+                  {R"("train": false, "weight": 0.5)", "train is false and weight is 0.5"},
+                  {R"("weight": -1)", "messages[0].weight is -1"},
+                  {R"("weight": "0")", "messages[0].weight is string, expected 0"},
+                  {R"("weight": true)", "messages[0].weight is boolean, expected 0"},
+                  {R"("train": 0)", "messages[0].train is number, expected true or false"},
+                  {R"("train": "false")", "messages[0].train is string, expected true or false"},
+                  {R"("train": true, "weight": 0)", "train is true and weight is 0"},
+                  {R"("train_detail": [])", "messages[0].train_detail is not supported"}});
 }
 
 TEST(Messages, RefusesMalformedConversations) {
   const auto type = DatasetType::kMessages;
-  EXPECT_NE(refusal(R"({"messages": []})", type).find("messages is empty"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": "hi"})", type).find("messages is string, expected a list"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": ["hi"]})", type).find("messages[0] is string"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": [{"content": "a"}]})", type).find("\"role\" is missing"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": [{"role": "user"}]})", type).find("\"content\" is missing"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": [{"role": "bot", "content": "a"}]})", type).find("an unknown role: \"bot\";"),
-            std::string::npos);
+  expect_refused(type, R"({"messages": )", "}",
+                 {{"[]", "messages is empty"},
+                  {R"("hi")", "messages is string, expected a list"},
+                  {R"(["hi"])", "messages[0] is string"},
+                  {R"([{"content": "a"}])", "\"role\" is missing"},
+                  {R"([{"role": "user"}])", "\"content\" is missing"},
+                  {R"([{"role": "bot", "content": "a"}])", "an unknown role: \"bot\";"},
+                  {R"([{"role": "user", "content": 5}])", "messages[0].content is number"},
+                  {R"([{"role": 5, "content": "a"}])", "messages[0].role is number"},
+                  {R"([{"role": "user", "content": "a"}], "tools": "no json")", "tools"}});
   const std::string roles =
       refusal(R"({"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]})", type);
-  EXPECT_NE(roles.find("messages[0].role is an unknown role: \"human\", \"gpt\"; known are"), std::string::npos)
-      << roles;
-  EXPECT_NE(roles.find("field_map: {user: human, assistant: gpt}"), std::string::npos) << roles;
-  EXPECT_NE(refusal(R"({"messages": [{"role": "user", "content": 5}]})", type).find("messages[0].content is number"),
-            std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": [{"role": 5, "content": "a"}]})", type).find("messages[0].role is number"),
-            std::string::npos);
-  EXPECT_NE(refusal(R"({"text": "a"})", type).find("\"messages\" is missing"), std::string::npos);
-  EXPECT_NE(refusal(R"({"messages": [{"role": "user", "content": "a"}], "tools": "no json"})", type).find("tools"),
-            std::string::npos);
+  EXPECT_SAYS(roles, "messages[0].role is an unknown role: \"human\", \"gpt\"; known are");
+  EXPECT_SAYS(roles, "field_map: {user: human, assistant: gpt}");
+  EXPECT_SAYS(refusal(R"({"text": "a"})", type), "\"messages\" is missing");
 }
 
 TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
-  const auto said = [](const char* tools) {
-    const std::string example =
-        R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    return refusal(example.c_str(), DatasetType::kMessages);
+  const auto with = [](const std::string& tools) {
+    return R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + tools + "\"}";
   };
+  const auto said = [&](const std::string& tools) { return refusal(with(tools), DatasetType::kMessages); };
   EXPECT_EQ(said("[123456789012345678901234567890]"),
             "tools is a string, but its text was rejected: an integer beyond 64 bits; write it as a string");
-  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"),
-            "tools is a string, but its text was rejected: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools is a string, but its text was rejected: NaN and Infinity are not JSON"), 0U)
-      << said("[NaN]");
+  EXPECT_SAYS(said(R"([{\"a\": 1, \"a\": 2}])"), "rejected: duplicate key \"a\"; an object has each key once");
+  EXPECT_SAYS(said("[NaN]"), "rejected: NaN and Infinity are not JSON");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
-  EXPECT_EQ(said("[1] [2]").find("tools is a string, but its text was rejected: invalid JSON: "), 0U)
-      << said("[1] [2]");
+  EXPECT_SAYS(said("[1] [2]"), "rejected: invalid JSON: ");
+  EXPECT_SAYS(said(std::string(10'000, '[')), "deeper than 64");
   EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
-}
-
-TEST(Messages, BlankToolsAreNone) {
-  for (const char* tools : {"", " \\n\\t"}) {
-    const std::string example =
-        R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    EXPECT_EQ(parse<ChatSample>(example.c_str(), DatasetType::kMessages).tools_json, "");
+  for (const char* blank : {"", " \\n\\t"}) {
+    EXPECT_EQ(parse<ChatSample>(with(blank), DatasetType::kMessages).tools_json, "");
   }
 }
 
 TEST(Messages, ManyFieldsTakeLinearTime) {
   std::string message = R"({"role": "user", "content": "a")";
   for (int i = 0; i < 9990; ++i) message += ",\"k" + std::to_string(i) + "\": 0";
-  const auto sample = parse<ChatSample>((R"({"messages": [)" + message + "}]}").c_str(), DatasetType::kMessages);
+  const auto sample = parse<ChatSample>(R"({"messages": [)" + message + "}]}", DatasetType::kMessages);
   EXPECT_EQ(Json::parse(sample.messages[0].json).size(), 9992U);
-}
-
-TEST(Messages, BoundsTheDepthOfToolsInAString) {
-  const std::string deep(100000, '[');
-  const std::string example = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
-  EXPECT_NE(refusal(example.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
 }
 
 TEST(PromptCompletion, TakesStringsOrMessages) {
@@ -276,103 +240,74 @@ TEST(PromptCompletion, TakesStringsOrMessages) {
       DatasetType::kPromptCompletion);
   EXPECT_EQ(chat_of(chat), "user=p;assistant=c;");
   EXPECT_EQ(chat.num_prompt_messages, 1U);
-  EXPECT_NE(
-      refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})", DatasetType::kPromptCompletion)
-          .find("both must be strings, or both"),
-      std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "p", "completion": 3})", DatasetType::kPromptCompletion).find("completion is number"),
-            std::string::npos);
+  expect_refused(DatasetType::kPromptCompletion, R"({"prompt": )", "}",
+                 {{R"([{"role": "user", "content": "p"}], "completion": "c")", "both must be strings, or both lists"},
+                  {R"("p", "completion": 3)", "completion is number"}});
 }
 
-TEST(Sharegpt, MapsSpeakersToRoles) {
-  const auto sample = parse<ChatSample>(
-      R"({"system": "s", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
-      DatasetType::kSharegpt);
-  EXPECT_EQ(chat_of(sample), "system=s;user=a;assistant=b;");
-  EXPECT_NE(refusal(R"({"conversations": [{"from": "alien", "value": "a"}]})", DatasetType::kSharegpt).find("alien"),
-            std::string::npos);
+TEST(Sharegpt, TurnsBecomeMessages) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("system": "s", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}])",
+       "system=s;user=a;assistant=b;"},
+      {R"("conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},
+                            {"from": "observation", "value": "2"}])",
+       R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function",)"
+       R"("function":{"name":"f","arguments":{"x":1}}}]};tool=2;)"},
+      // Other fields go with their turn.
+      {R"("conversations": [
+          {"from": "human", "value": "a", "name": "x"},
+          {"from": "gpt", "value": "b", "tool_calls": [1], "reasoning_content": "r"},
+          {"from": "gpt", "value": null, "tool_calls": [1]},
+          {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "reasoning_content": "r"}])",
+       R"(user=a{"role":"user","content":"a","name":"x"};)"
+       R"(assistant=b{"role":"assistant","content":"b","tool_calls":[1],"reasoning_content":"r"};)"
+       R"(assistant={"role":"assistant","content":null,"tool_calls":[1]};)"
+       R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function",)"
+       R"("function":{"name":"f","arguments":{}}}],"reasoning_content":"r"};)"},
+      // Messages with our names are read as messages.
+      {R"("conversations": [{"role": "human", "content": "a"},
+                            {"role": "assistant", "content": "b", "reasoning_content": "r"},
+                            {"role": "assistant", "tool_calls": [1]}])",
+       R"(user=a;assistant=b{"role":"assistant","content":"b","reasoning_content":"r"};)"
+       R"(assistant={"role":"assistant","tool_calls":[1]};)"}};
+  for (const auto& [turns, chat] : cases) {
+    EXPECT_EQ(chat_of(parse<ChatSample>("{" + std::string(turns) + "}", DatasetType::kSharegpt)), chat);
+  }
 }
 
 TEST(Sharegpt, NamesOfOtherToolsAreAdvisedUpon) {
   for (const std::string theirs : {"bot", "model", "ai", "chatbot"}) {
     const std::string example = R"({"conversations": [{"from": ")" + theirs + R"(", "value": "a"}]})";
-    const std::string said = refusal(example.c_str(), DatasetType::kSharegpt);
-    EXPECT_NE(said.find("Name yours in field_map: {assistant: " + theirs + "}"), std::string::npos) << said;
+    EXPECT_SAYS(refusal(example, DatasetType::kSharegpt), "Name yours in field_map: {assistant: " + theirs + "}");
   }
-}
-
-TEST(Sharegpt, FunctionCallsBecomeToolCalls) {
-  const auto sample = parse<ChatSample>(
-      R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},
-                            {"from": "observation", "value": "2"}]})",
-      DatasetType::kSharegpt);
-  EXPECT_EQ(chat_of(sample),
-            "assistant={\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
-            "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]};tool=2;");
-}
-
-TEST(Sharegpt, OtherFieldsGoWithTheirTurn) {
-  const auto sample = parse<ChatSample>(
-      R"({"conversations": [{"from": "human", "value": "a", "name": "x"},
-                            {"from": "gpt", "value": "b", "tool_calls": [1], "reasoning_content": "r"},
-                            {"from": "gpt", "value": null, "tool_calls": [1]},
-                            {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "reasoning_content": "r"}]})",
-      DatasetType::kSharegpt);
-  EXPECT_EQ(
-      chat_of(sample),
-      R"(user=a{"role":"user","content":"a","name":"x"};)"
-      R"(assistant=b{"role":"assistant","content":"b","tool_calls":[1],"reasoning_content":"r"};)"
-      R"(assistant={"role":"assistant","content":null,"tool_calls":[1]};)"
-      R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}],)"
-      R"("reasoning_content":"r"};)");
-}
-
-TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
-  const auto sample = parse<ChatSample>(
-      R"({"conversations": [{"role": "human", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"},
-                            {"role": "assistant", "tool_calls": [1]}]})",
-      DatasetType::kSharegpt);
-  EXPECT_EQ(chat_of(sample), R"(user=a;assistant=b{"role":"assistant","content":"b","reasoning_content":"r"};)"
-                             R"(assistant={"role":"assistant","tool_calls":[1]};)");
+  EXPECT_SAYS(refusal(R"({"conversations": [{"from": "alien", "value": "a"}]})", DatasetType::kSharegpt), "alien");
 }
 
 TEST(Sharegpt, RefusesTwoNamesForOneThing) {
-  const auto type = DatasetType::kSharegpt;
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
+  const auto said = [](const char* turn) {
+    return refusal(R"({"conversations": [{"from": )" + std::string(turn) + "}]}", DatasetType::kSharegpt);
+  };
+  EXPECT_EQ(said(R"("gpt", "value": "a", "content": "b")"),
             "conversations[0] has both \"content\" and \"value\", which mean the same; keep one of them");
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type),
-            "accepted");
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
-                                          "tool_calls": [1]}]})",
-                    type)
-                .find("conversations[0] has both \"tool_calls\" and \"value\""),
-            0U);
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type),
-            "conversations[0]: \"value\" is missing");
+  EXPECT_EQ(said(R"("gpt", "value": "a", "role": null, "content": null)"), "accepted");
+  EXPECT_SAYS(said(R"("function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "tool_calls": [1])"),
+              "conversations[0] has both \"tool_calls\" and \"value\"");
+  EXPECT_EQ(said(R"("gpt", "tool_calls": [])"), "conversations[0]: \"value\" is missing");
 }
 
 TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"f 1", "invalid JSON"},
-      {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
-      {R"({\"name\": \"f\", \"arguments\": {}} and more)", "invalid JSON"},
-      {R"(5)", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"([])", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"({\"arguments\": {}})",
-       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"({\"name\": 1, \"arguments\": {}})",
-       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"({\"name\": \"f\"})", "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"({\"name\": \"f\", \"arguments\": [1]})",
-       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"},
-      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})",
-       "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list"}};
-  for (const auto& [value, message] : cases) {
-    const std::string example =
-        std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
-    const std::string said = refusal(example.c_str(), DatasetType::kSharegpt);
-    EXPECT_NE(said.find(message), std::string::npos) << value << "\n" << said;
+  const std::string begin = R"({"conversations": [{"from": "function_call", "value": ")", end = "\"}]}";
+  expect_refused(DatasetType::kSharegpt, begin, end,
+                 {{"f 1", "conversations[0]: value of function_call"},
+                  {"f 1", "invalid JSON"},
+                  {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
+                  {R"({\"name\": \"f\", \"arguments\": {}} and more)", "invalid JSON"}});
+  for (const char* value :
+       {"5", "[]", R"({\"arguments\": {}})", R"({\"name\": 1, \"arguments\": {}})", R"({\"name\": \"f\"})",
+        R"({\"name\": \"f\", \"arguments\": [1]})", R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})"}) {
+    const std::string said = refusal(begin + value + end, DatasetType::kSharegpt);
     EXPECT_EQ(said.find("conversations[0]: value of function_call"), 0U) << said;
+    EXPECT_SAYS(said, "expected JSON {\"name\": ..., \"arguments\": {...}} with only these fields, or a list");
   }
 }
 
@@ -386,7 +321,7 @@ TEST(Alpaca, BecomesChatTurns) {
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
             R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");
-  EXPECT_NE(refusal(R"({"instruction":"i","output":"o","history":[["a"]]})", type).find("a pair"), std::string::npos);
+  EXPECT_SAYS(refusal(R"({"instruction":"i","output":"o","history":[["a"]]})", type), "a pair");
 }
 
 TEST(Pretokenized, RemovesPaddingByPosition) {
@@ -401,33 +336,28 @@ TEST(Pretokenized, RemovesPaddingByPosition) {
 }
 
 TEST(Pretokenized, RefusesMalformedExamples) {
-  const auto type = DatasetType::kPretokenized;
-  const std::pair<const char*, const char*> cases[] = {
-      {R"({"labels": [1]})", "\"input_ids\" is missing"},
-      {R"({"input_ids": [], "labels": []})", "input_ids is empty"},
-      {R"({"input_ids": "1 2", "labels": [1]})", "input_ids is string"},
-      {R"({"input_ids": [1, 2.0], "labels": [1, 2]})", "input_ids[1] is number, expected an integer"},
-      {R"({"input_ids": [1, true], "labels": [1, 2]})", "input_ids[1] is boolean"},
-      {R"({"input_ids": [1, -1], "labels": [1, 2]})", "input_ids[1] is -1"},
-      {R"({"input_ids": [1, 4294967297], "labels": [1, 2]})", "input_ids[1] is 4294967297"},
-      {R"({"input_ids": [1, 9223372036854775807], "labels": [1, 2]})", "input_ids[1] is 9223372036854775807"},
-      {R"({"input_ids": [1, 2], "labels": [1]})", "labels has 1 values, input_ids 2"},
-      {R"({"input_ids": [1, 2], "labels": [1, -7]})", "labels[1] is -7"},
-      {R"({"input_ids": [1, 2], "labels": [1, -101]})", "labels[1] is -101"},
-      {R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 0, 1]})", "a 0 between ones"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "a value other than 0 and 1"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]})", "has no 1"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1]})", "attention_mask has 1 values"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0]})", "where attention_mask is 0"},
-  };
-  for (const auto& [text, message] : cases) {
-    EXPECT_NE(refusal(text, type).find(message), std::string::npos) << text << "\n" << refusal(text, type);
-  }
+  expect_refused(DatasetType::kPretokenized, "{", "}",
+                 {{R"("labels": [1])", "\"input_ids\" is missing"},
+                  {R"("input_ids": [], "labels": [])", "input_ids is empty"},
+                  {R"("input_ids": "1 2", "labels": [1])", "input_ids is string"},
+                  {R"("input_ids": [1, 2.0], "labels": [1, 2])", "input_ids[1] is number, expected an integer"},
+                  {R"("input_ids": [1, true], "labels": [1, 2])", "input_ids[1] is boolean"},
+                  {R"("input_ids": [1, -1], "labels": [1, 2])", "input_ids[1] is -1"},
+                  {R"("input_ids": [1, 4294967297], "labels": [1, 2])", "input_ids[1] is 4294967297"},
+                  {R"("input_ids": [1, 9223372036854775807], "labels": [1, 2])", "input_ids[1] is 9223372036854775807"},
+                  {R"("input_ids": [1, 2], "labels": [1])", "labels has 1 values, input_ids 2"},
+                  {R"("input_ids": [1, 2], "labels": [1, -7])", "labels[1] is -7"},
+                  {R"("input_ids": [1, 2], "labels": [1, -101])", "labels[1] is -101"},
+                  {R"("input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 0, 1])", "a 0 between ones"},
+                  {R"("input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2])", "a value other than 0 and 1"},
+                  {R"("input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0])", "has no 1"},
+                  {R"("input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1])", "attention_mask has 1 values"},
+                  {R"("input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0])", "where attention_mask is 0"}});
 }
 
 TEST(Text, IsAString) {
   EXPECT_EQ(parse<TextSample>(R"({"text": "t"})", DatasetType::kText).completion, "t");
-  EXPECT_NE(refusal(R"({"text": ["t"]})", DatasetType::kText).find("text is array"), std::string::npos);
+  EXPECT_SAYS(refusal(R"({"text": ["t"]})", DatasetType::kText), "text is array");
 }
 
 }  // namespace

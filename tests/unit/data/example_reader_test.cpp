@@ -4,7 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/data/first_examples.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
@@ -34,7 +34,12 @@ class ExampleReaderTest : public testing::Test {
     }
     return out;
   }
-  bool says(const char* part) const { return messages_.find(part) != std::string::npos; }
+  /// That these are the places, and that the messages have this part in them.
+  void expect(std::string_view bytes, const std::vector<std::string>& places, const char* message = "",
+              const char* name = "rows.jsonl") {
+    EXPECT_EQ(read(bytes, name), places);
+    EXPECT_SAYS(messages_, message);
+  }
 
   testing_support::TemporaryFolder folder_;
   std::string messages_;
@@ -43,72 +48,43 @@ class ExampleReaderTest : public testing::Test {
 
 using Places = std::vector<std::string>;
 
-TEST_F(ExampleReaderTest, SkipsBlankLinesAndTakesCrLf) {
+TEST_F(ExampleReaderTest, SkipsBlankLinesAndTakesCrLfAndAByteOrderMarkOnTheFirstLine) {
   EXPECT_EQ(read("{\"a\":1}\r\n\r\n  \n{\"a\":2}\n\n{\"a\":3}"), (Places{"1", "4", "6"}));
-}
-
-TEST_F(ExampleReaderTest, TakesAByteOrderMarkOnTheFirstLineOnly) {
   EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":1}\n{}\n"), (Places{"1", "2"}));
-  EXPECT_EQ(read("{\"a\":1}\n\xEF\xBB\xBF{}\n"), (Places{"1", "2:1"}));
-  EXPECT_TRUE(says("byte order mark"));
+  expect("{\"a\":1}\n\xEF\xBB\xBF{}\n", {"1", "2:1"}, "byte order mark");
   EXPECT_EQ(read("\xEF\xBB\xBF\xEF\xBB\xBF{}\n"), (Places{"1:4"}));
-}
-
-TEST_F(ExampleReaderTest, CountsTheByteOrderMarkInPlaces) {
   EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"}));
 }
 
-TEST_F(ExampleReaderTest, GoesOnAfterABadLine) {
+TEST_F(ExampleReaderTest, GoesOnAfterABadLineAndExplainsIt) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":NaN}\n{\"a\":2}\n"), (Places{"1", "2:6", "3"}));
-}
-
-TEST_F(ExampleReaderTest, SaysThatATruncatedLastLineLooksTruncated) {
-  EXPECT_EQ(read("{\"a\":1}\n{\"a\":\"x"), (Places{"1", "2:8"}));
-  EXPECT_TRUE(says("truncated"));
-}
-
-TEST_F(ExampleReaderTest, CarriageReturnIsPartOfTheLineEnd) {
-  EXPECT_EQ(read("{\"a\":\"x\r\n{}\r\n"), (Places{"1:8", "2"}));
-  EXPECT_TRUE(says("every line holds one whole object"));
-}
-
-TEST_F(ExampleReaderTest, ExplainsAPrettyPrintedObject) {
+  expect("{\"a\":1}\n{\"a\":\"x", {"1", "2:8"}, "truncated");
+  expect("{\"a\":\"x\r\n{}\r\n", {"1:8", "2"}, "every line holds one whole object");
   EXPECT_EQ(read("{\n\"a\":1\n}\n").front(), "1:2");
-  EXPECT_TRUE(says("one JSON array"));
-}
-
-TEST_F(ExampleReaderTest, ReadsAnArrayWithTheLineOfEachExample) {
-  EXPECT_EQ(read("\n[\n  {\"a\":1},\n  {\"a\":2}, {\"a\":\n3}\n]\n"), (Places{"3", "4", "4"}));
+  EXPECT_SAYS(messages_, "one JSON array");
 }
 
 TEST_F(ExampleReaderTest, PlacesAreExactInAnArray) {
-  EXPECT_EQ(read("[\n{\"a\":1},\n {\"a\":1,\"a\":2},\n{}]"), (Places{"2", "3:11", "4"}));
+  EXPECT_EQ(read("\n[\n  {\"a\":1},\n  {\"a\":2}, {\"a\":\n3}\n]\n"), (Places{"3", "4", "4"}));
+  EXPECT_EQ(read("[\n{\"a\":1},\n {\"a\":1,\"a\":2}, [2],\n{\"b\":[1]}]"), (Places{"2", "3:11", "3:17", "4"}));
+  EXPECT_EQ(values_[0], (Json{{"a", 1}}));
+  EXPECT_EQ(values_[3].dump(), "{\"b\":[1]}");
   EXPECT_EQ(read("[\n{\"a\":1},\n  nope]"), (Places{"2", "!:3:4"}));
   EXPECT_EQ(read("[{\"a\":1},"), (Places{"1", "!:1:10"}));
-  EXPECT_EQ(read("[{\"a\":1}\n{\"a\":2}]"), (Places{"1", "!:2:1"}));
-  EXPECT_TRUE(says("one JSON array"));
-  EXPECT_EQ(read("[{\"a\":NaN}]"), (Places{"!:1:7"}));
-  EXPECT_TRUE(says("NaN and Infinity"));
-  EXPECT_EQ(read("[{\"a\":1}, 3]"), (Places{"1", "1:12"}));
-  EXPECT_TRUE(says("expected an object"));
+  expect("[{\"a\":1}\n{\"a\":2}]", {"1", "!:2:1"}, "one JSON array");
+  expect("[{\"a\":NaN}]", {"!:1:7"}, "NaN and Infinity");
+  expect("[{\"a\":1}, 3]", {"1", "1:12"}, "expected an object");
   EXPECT_EQ(read("[{\"a\":1}]\n{}"), (Places{"1", "!:2:1"}));
 }
 
-TEST_F(ExampleReaderTest, RefusesFilesOfAnotherKind) {
-  EXPECT_EQ(read("\xFF\xFE{\0"), (Places{"!:1:1"}));
-  EXPECT_TRUE(says("UTF-16"));
-  EXPECT_EQ(read("PAR1abc"), (Places{"!:1:1"}));
-  EXPECT_TRUE(says("Parquet"));
-}
-
-TEST_F(ExampleReaderTest, RefusesAFileWithoutExamples) {
-  EXPECT_EQ(read(""), (Places{"!"}));
-  EXPECT_TRUE(says("no example"));
+TEST_F(ExampleReaderTest, RefusesFilesOfAnotherKindAndWithoutExamples) {
+  expect("\xFF\xFE{\0", {"!:1:1"}, "UTF-16");
+  expect("PAR1abc", {"!:1:1"}, "Parquet");
+  expect("", {"!"}, "no example");
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
   EXPECT_EQ(read("[]", "rows.json"), (Places{"!"}));
+  EXPECT_THROW(ExampleReader::open(folder_ / "none"), IoError);
 }
-
-TEST_F(ExampleReaderTest, MissingFileIsAnIoError) { EXPECT_THROW(ExampleReader::open(folder_ / "none"), IoError); }
 
 TEST_F(ExampleReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   // Lines of growing length over several blocks: every cut falls somewhere else.
@@ -122,12 +98,6 @@ TEST_F(ExampleReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   EXPECT_TRUE(messages_.empty()) << messages_.substr(0, 200);
 }
 
-TEST_F(ExampleReaderTest, BadExamplesCountAmongTheFirst) {
-  write_file_atomic(folder_ / "rows.jsonl", "{\n{\"a\": 1}\n{\"b\": 1}\n");
-  EXPECT_EQ(example_keys(folder_ / "rows.jsonl", 2), Places{"a"});
-  EXPECT_EQ(example_keys(folder_ / "rows.jsonl", 3), (Places{"a", "b"}));
-}
-
 TEST_F(ExampleReaderTest, TextGivesOneExampleALine) {
   EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9"
                  "e",
@@ -135,8 +105,7 @@ TEST_F(ExampleReaderTest, TextGivesOneExampleALine) {
             (Places{"1", "3", "4"}));
   EXPECT_EQ(values_[0], (Json{{"text", "one"}}));
   EXPECT_EQ(values_[1], (Json{{"text", "  two "}}));
-  EXPECT_EQ(read("[1]\nab\xFF\n", "rows.txt"), (Places{"1", "2:3"}));
-  EXPECT_TRUE(says("UTF-8"));
+  expect("[1]\nab\xFF\n", {"1", "2:3"}, "UTF-8", "rows.txt");
 }
 
 TEST_F(ExampleReaderTest, CsvGivesColumnsAsStrings) {
@@ -148,12 +117,11 @@ TEST_F(ExampleReaderTest, CsvGivesColumnsAsStrings) {
 }
 
 TEST_F(ExampleReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
-  EXPECT_EQ(read("a,b\n1\n1,2,3\n4,5\n6,\xFF\n", "rows.csv"), (Places{"2:1", "3:1", "4", "5:1"}));
-  EXPECT_TRUE(says("1 fields, the header 2") && says("3 fields") && says("\"b\" is not valid UTF-8"));
-  EXPECT_EQ(read("a,a\n1,2\n", "rows.csv"), (Places{"!:1:1"}));
-  EXPECT_TRUE(says("twice"));
-  EXPECT_EQ(read("a,b\n1,2\n3,\"x\ny\n", "rows.csv"), (Places{"!:3:3"}));
-  EXPECT_TRUE(says("never closed"));
+  expect("a,b\n1\n1,2,3\n4,5\n6,\xFF\n", {"2:1", "3:1", "4", "5:1"}, "1 fields, the header 2", "rows.csv");
+  EXPECT_SAYS(messages_, "3 fields");
+  EXPECT_SAYS(messages_, "\"b\" is not valid UTF-8");
+  expect("a,a\n1,2\n", {"!:1:1"}, "twice", "rows.csv");
+  expect("a,b\n1,2\n3,\"x\ny\n", {"!:3:3"}, "never closed", "rows.csv");
   EXPECT_EQ(read("a,b\n", "rows.csv"), (Places{"!"}));
 }
 
@@ -166,7 +134,7 @@ TEST_F(ExampleReaderTest, UnpacksGzip) {
   EXPECT_EQ(read(std::string(kGzip) + std::string(kGzip)), (Places{"1", "2", "3", "4"}));  // two members
   for (std::size_t size = 4; size < kGzip.size(); ++size) {
     read(kGzip.substr(0, size));
-    EXPECT_TRUE(says("gzip data ends early")) << size << messages_;
+    EXPECT_SAYS(messages_, "gzip data ends early") << size;
   }
   constexpr std::string_view kBadRow(
       "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xae\xe5"
@@ -176,7 +144,7 @@ TEST_F(ExampleReaderTest, UnpacksGzip) {
   std::string wrong(kGzip);
   wrong[12] ^= 0x10;
   read(wrong);
-  EXPECT_TRUE(says("gzip data is corrupt")) << messages_;
+  EXPECT_SAYS(messages_, "gzip data is corrupt");
 }
 
 // "{}\n" twice, by zstd --no-check.
@@ -184,16 +152,13 @@ constexpr std::string_view kZstd("\x28\xb5\x2f\xfd\0\x58\x31\0\0{}\n{}\n", 15);
 
 TEST_F(ExampleReaderTest, UnpacksZstd) {
   EXPECT_EQ(read(kZstd, "rows.jsonl.zst"), (Places{"1", "2"}));
+  EXPECT_EQ(read(kZstd, "rows.txt.zst"), (Places{"1", "2"}));
+  EXPECT_EQ(values_[0], (Json{{"text", "{}"}})) << "the name without .zst tells the kind";
   EXPECT_EQ(read(std::string(kZstd) + std::string(kZstd)), (Places{"1", "2", "3", "4"}));  // two frames
   for (std::size_t size = 5; size < kZstd.size(); ++size) {
     read(kZstd.substr(0, size));
-    EXPECT_TRUE(says("zstd data")) << size << messages_;
+    EXPECT_SAYS(messages_, "zstd data") << size;
   }
-}
-
-TEST_F(ExampleReaderTest, PackedNamesKeepTheKindOfFile) {
-  EXPECT_EQ(read("a\n{}\n", "rows.csv.gz"), (Places{"2"}));
-  EXPECT_EQ(values_[0], (Json{{"a", "{}"}}));
 }
 
 TEST_F(ExampleReaderTest, ALineOfSeveralBlocksKeepsItsNeighbours) {
@@ -206,7 +171,7 @@ TEST_F(ExampleReaderTest, LinesOver64MiBAreSkippedWithoutHoldingThem) {
   const std::string line = "{\"a\":\"" + std::string(66 << 20, 'x') + "\"}";
   EXPECT_EQ(read("{}\n" + line + "\n{}\n" + line),
             (Places{"1", "2:67108865", "3", "4:67108865"}));  // the last one has no end
-  EXPECT_TRUE(says("64 MiB"));
+  EXPECT_SAYS(messages_, "64 MiB");
 }
 
 }  // namespace
