@@ -26,11 +26,22 @@ std::ptrdiff_t num_outside(const Classes& classes, const std::vector<BatchShape>
 }
 
 TEST(BatchClass, FullRowsAreOneClassWithoutFilling) {
+  EXPECT_TRUE(choose_batch_classes({}, 4096).empty());
+  EXPECT_EQ(choose_batch_classes({{1000, 1, 1000}}, 1000), (Classes{{1000, 1, 1000}})) << "no more than the buffers";
   const Classes classes = choose_batch_classes({{4096, 2, 2048, 100}}, 4096);
   EXPECT_EQ(classes, (Classes{{4096, 2, 2048}}));
-  EXPECT_EQ(find_batch_class(classes, {4096, 2, 2048}), 0);
-  EXPECT_EQ(find_batch_class(classes, {4096, 3, 2048}), -1) << "more documents than it has room for";
-  EXPECT_EQ(find_batch_class(classes, {4096, 1, 4096}), -1) << "a longer document";
+}
+
+TEST(BatchClass, EverySizeHasToFit) {
+  const Classes classes = {{1024, 4, 512}};
+  for (const auto& [shape, found] : {std::pair{BatchShape{1024, 4, 512}, 0},
+                                     {BatchShape{1025, 4, 512}, -1},
+                                     {BatchShape{1024, 4, 513}, -1},
+                                     {BatchShape{1024, 5, 512}, -1},
+                                     {BatchShape{900, 3, 512}, 0},
+                                     {BatchShape{900, 4, 512}, -1}}) {  // a filler is a document too
+    EXPECT_EQ(find_batch_class(classes, shape), found) << shape.num_tokens << " " << shape.num_docs;
+  }
 }
 
 TEST(BatchClass, RoomForFillersAndTheLongestDocument) {
@@ -45,19 +56,6 @@ TEST(BatchClass, RoomForFillersAndTheLongestDocument) {
     EXPECT_GE(c.num_docs, shape.num_docs + num_fillers(c.num_tokens - shape.num_tokens));
     EXPECT_GE(c.longest, shape.longest);
   }
-}
-
-TEST(BatchClass, EverySizeHasToFit) {
-  const Classes classes = {{1024, 4, 512}};
-  EXPECT_EQ(find_batch_class(classes, {1024, 4, 512}), 0);
-  EXPECT_EQ(find_batch_class(classes, {1025, 4, 512}), -1);
-  EXPECT_EQ(find_batch_class(classes, {1024, 4, 513}), -1);
-  EXPECT_EQ(find_batch_class(classes, {900, 3, 512}), 0);
-  EXPECT_EQ(find_batch_class(classes, {900, 4, 512}), -1) << "a filler is a document too";
-}
-
-TEST(BatchClass, NeverMoreSlotsThanTheBuffersHave) {
-  EXPECT_EQ(choose_batch_classes({{1000, 1, 1000}}, 1000), (Classes{{1000, 1, 1000}}));
 }
 
 TEST(BatchClass, SixClassesOutOfManySizesFillFewSlots) {
@@ -78,9 +76,8 @@ TEST(BatchClass, SixClassesOutOfManySizesFillFewSlots) {
   EXPECT_LT(static_cast<double>(filled(classes, shapes)), 0.12 * static_cast<double>(tokens));
   // Equal steps leave more micro-batches without a class.
   Classes even = classes;
-  for (std::size_t i = 0; i < even.size(); ++i) {
+  for (std::size_t i = 0; i < even.size(); ++i)
     even[i] = {16384 * (static_cast<std::int64_t>(i) + 1) / std::ssize(even), 1000, 16384};
-  }
   EXPECT_LT(num_outside(classes, shapes), num_outside(even, shapes) / 2);
 }
 
@@ -114,8 +111,6 @@ TEST(BatchClass, ShapesOfEvaluationsAreCountedTogether) {
   for (const auto& shape : shapes) got.push_back({shape.num_tokens, shape.num_docs, shape.longest, shape.count});
   EXPECT_EQ(got, (std::vector<std::vector<std::int64_t>>{{3, 1, 3, 1}, {5, 1, 5, 1}, {7, 1, 7, 2}, {12, 2, 7, 1}}));
 }
-
-TEST(BatchClass, NothingToTrainHasNone) { EXPECT_TRUE(choose_batch_classes({}, 4096).empty()); }
 
 }  // namespace
 }  // namespace lora_train::data

@@ -13,6 +13,7 @@
 #include "lora_train/data/plan/epoch_rows.h"
 #include "lora_train/data/prepare.h"
 #include "plan_support.h"
+#include "prepare_fixture.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
@@ -36,9 +37,7 @@ class Stop : public testing::Test {
 };
 
 TEST_F(Stop, IsSeenWhileExamplesAreTokenisedAndLeavesNoTable) {
-  std::string examples;
-  for (int i = 0; i < 1000; ++i) examples += "{\"text\": \"example " + std::to_string(i) + "\"}\n";
-  write_file_atomic(folder_ / "rows.jsonl", examples);
+  write_file_atomic(folder_ / "rows.jsonl", texts(1000));
   DataSection section;
   section.datasets.emplace_back().path = (folder_ / "rows.jsonl").string();
   const ByteTokenizer tokenizer;
@@ -48,15 +47,16 @@ TEST_F(Stop, IsSeenWhileExamplesAreTokenisedAndLeavesNoTable) {
   const auto prepare = [&] { return prepare_data(section, context, true); };
   set_max_time(0);
   EXPECT_THROW(prepare(), StopError);
-  if (std::filesystem::exists(folder_ / "cache")) {
+  if (std::filesystem::exists(folder_ / "cache"))
     for (const auto& file : std::filesystem::directory_iterator(folder_ / "cache"))
       EXPECT_EQ(file.path().filename(), ".lock");
-  }
   set_max_time(1000);
   EXPECT_EQ(prepare().train.size(), 1000U);
 }
 
-TEST_F(Stop, IsSeenWhereAFileHasNoExample) {
+TEST_F(Stop, IsSeenInsideOneExampleAndWhereAFileHasNone) {
+  set_max_time(0);
+  EXPECT_THROW(parse_json_example("{\"a\": [" + std::string(1 << 17, ' ') + "]}"), StopError);
   const std::string blank(3 << 20, '\n');
   for (const char* name : {"rows.jsonl", "rows.txt", "rows.csv"}) {
     write_file_atomic(folder_ / name, blank);
@@ -70,12 +70,6 @@ TEST_F(Stop, IsSeenWhereAFileHasNoExample) {
   const auto reader = ExampleReader::open(folder_ / "rows.jsonl.gz");
   set_max_time(0);
   EXPECT_THROW(reader->next(), StopError);
-}
-
-TEST_F(Stop, IsSeenInsideOneExample) {
-  const std::string example = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
-  set_max_time(0);
-  EXPECT_THROW(parse_json_example(example), StopError);
 }
 
 TEST_F(Stop, KeepsTheTableThatIsRead) {
@@ -116,11 +110,12 @@ TEST_F(Stop, IsSeenInLoopsOverDocuments) {
   set_max_time(0);
   Ledger ledger;
   EXPECT_THROW(shuffled(kMany, key, 0), StopError);
-  EXPECT_THROW(one_document_a_row(std::vector<std::uint32_t>(kMany)), StopError);
-  EXPECT_THROW(pack_next_fit(std::vector<std::uint32_t>(kMany), std::vector<std::uint32_t>{1}, 8), StopError);
+  EXPECT_THROW(one_document_a_row(Documents(kMany)), StopError);
+  EXPECT_THROW(pack_next_fit(Documents(kMany), Documents{1}, 8), StopError);
   EXPECT_THROW(length_statistics({&store}), StopError);
   EXPECT_THROW(apply_length_policy(DocumentStore(store), 8, Overlength::kDrop, ledger, "data"), StopError);
   EXPECT_THROW(count_duplicates(store, {}, ledger), StopError);
+  EXPECT_THROW(pack_first_fit_decreasing(Documents{0, 1, 2}, Documents{3, 4, 5}, 8, key, 2), StopError);
   TokenTableWriter writer({}, "key");
   const std::vector<std::int32_t> ids = {1};
   for (std::size_t i = 0; i < kMany; ++i) writer.append(ids, ids, 0, i + 1);
@@ -128,12 +123,6 @@ TEST_F(Stop, IsSeenInLoopsOverDocuments) {
   const auto table = writer.finish("{}");
   set_max_time(0);
   EXPECT_THROW(DocumentStore().add(table, {"f"}), StopError);
-}
-
-TEST_F(Stop, IsSeenWhileRowsArePacked) {
-  const std::vector<std::uint32_t> order = {0, 1, 2}, lengths = {3, 4, 5};
-  set_max_time(0);
-  EXPECT_THROW(pack_first_fit_decreasing(order, lengths, 8, PhiloxKey{1, 2}, 2), StopError);
 }
 
 }  // namespace
