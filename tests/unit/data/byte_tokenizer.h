@@ -25,9 +25,7 @@ class ByteTokenizer : public tokenizer::Tokenizer {
     tokenizer::Encoding out;
     for (std::uint32_t i = 0; i < text.size(); ++i) {
       out.ids.push_back(static_cast<unsigned char>(text[i]));
-      if (with_offsets) {
-        out.offsets.emplace_back(i, i + 1);
-      }
+      if (with_offsets) out.offsets.emplace_back(i, i + 1);
     }
     return out;
   }
@@ -59,9 +57,7 @@ class PlainTemplate : public tokenizer::ChatTemplate {
  public:
   tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
                                  const tokenizer::RenderOptions& options) const override {
-    if (messages[0].role == "tool") {
-      throw DataError("plain:1", "a chat cannot begin with a tool");
-    }
+    if (messages[0].role == "tool") throw DataError("plain:1", "a chat cannot begin with a tool");
     tokenizer::RenderedChat out;
     out.text = options.tools_json + options.kwargs_json;
     for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -69,9 +65,7 @@ class PlainTemplate : public tokenizer::ChatTemplate {
       const auto begin = static_cast<std::uint32_t>(out.text.size());
       const bool is_hidden = messages[i].content == "hidden";
       out.text += (is_hidden ? "" : messages[i].content) + messages[i].json + ".";
-      if (is_hidden) {
-        out.omissions.push_back({static_cast<int>(i), "content", false});
-      }
+      if (is_hidden) out.omissions.push_back({static_cast<int>(i), "content", false});
       if (messages[i].role == "assistant") {
         out.spans.emplace_back(begin, static_cast<std::uint32_t>(out.text.size()));
         out.span_message.push_back(static_cast<int>(i));

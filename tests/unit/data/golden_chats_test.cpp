@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -51,9 +52,7 @@ class GoldenTemplate : public tokenizer::ChatTemplate {
 std::vector<Json> read_goldens(const std::filesystem::path& path) {
   std::vector<Json> examples;
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    examples.push_back(Json::parse(line));
-  }
+  for (std::string line; std::getline(file, line);) examples.push_back(Json::parse(line));
   return examples;
 }
 
@@ -61,9 +60,7 @@ std::vector<Json> read_goldens(const std::filesystem::path& path) {
 std::vector<std::int32_t> golden_labels(const Json& golden) {
   std::vector<std::int32_t> labels(golden["ids"].size(), -100);
   for (const Json& range : golden["supervised"]) {
-    for (std::size_t i = range[0]; i < range[1]; ++i) {
-      labels[i] = golden["ids"][i];
-    }
+    for (std::size_t i = range[0]; i < range[1]; ++i) labels[i] = golden["ids"][i];
   }
   return labels;
 }
@@ -110,10 +107,8 @@ class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
  protected:
   // The folder with the tokenizer of the case under the name that is looked for.
   std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const std::filesystem::path& model) const {
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-      const bool is_tokenizer = std::string(name) == "tokenizer.json";
-      std::filesystem::copy_file(model / (is_tokenizer ? GetParam().tokenizer_file : name), folder_ / name);
-    }
+    std::filesystem::copy_file(model / GetParam().tokenizer_file, folder_ / "tokenizer.json");
+    std::filesystem::copy_file(model / "tokenizer_config.json", folder_ / "tokenizer_config.json");
     return tokenizer::Tokenizer::load(folder_.path());
   }
 
@@ -128,19 +123,15 @@ TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
   const auto chat_template =
       tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
   std::map<std::string, Json> dialogues;
-  if (param.dialogues != nullptr) {
-    for (Json& example : read_goldens(goldens.parent_path() / param.dialogues)) {
-      dialogues[example["id"]] = example;
-    }
-  }
+  if (param.dialogues != nullptr)
+    for (Json& example : read_goldens(goldens.parent_path() / param.dialogues)) dialogues[example["id"]] = example;
   int examples = 0, errors = 0;
   for (Json& golden : read_goldens(goldens)) {
     ++examples;
     if (param.dialogues != nullptr) {
       const Json& dialogue = dialogues.at(golden["id"]);
-      for (const char* field : {"messages", "tools", "kwargs"}) {
+      for (const char* field : {"messages", "tools", "kwargs"})
         if (dialogue.contains(field)) golden[field] = dialogue[field];
-      }
     }
     errors += expect_golden_or_refusal(golden, *chat_template, *tokenizer);
   }
@@ -150,7 +141,8 @@ TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
 
 std::string case_name(const testing::TestParamInfo<GoldenFile>& param) {
   std::string name = param.param.name;
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 
@@ -187,16 +179,13 @@ bool is_plain_chat(const Json& golden) {
   });
 }
 
-struct BuiltinCase {
-  const char *name, *folder, *goldens;
-};
-
 /// Our own templates, on the chats without tools of the published ones.
 TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
   for (const auto& [name, folder, golden_file] :
-       {BuiltinCase{"qwen2.5", "qwen2.5", "qwen2.5"}, BuiltinCase{"qwen3", "qwen3", "qwen3"},
-        BuiltinCase{"mistral-v1", "mistral/v1", "mistral-v0.1"},
-        BuiltinCase{"mistral-v3", "mistral/v3", "mistral-v0.3"}}) {
+       std::vector<std::array<const char*, 3>>{{"qwen2.5", "qwen2.5", "qwen2.5"},
+                                               {"qwen3", "qwen3", "qwen3"},
+                                               {"mistral-v1", "mistral/v1", "mistral-v0.1"},
+                                               {"mistral-v3", "mistral/v3", "mistral-v0.3"}}) {
     LORA_TRAIN_REQUIRE_DATA(model, folder);
     LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + golden_file + ".jsonl");
     const auto tokenizer = tokenizer::Tokenizer::load(model);
@@ -205,11 +194,10 @@ TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
     for (Json& golden : read_goldens(goldens)) {
       if (!is_plain_chat(golden)) continue;
       ++rendered;
-      if (golden.contains("error")) {
+      if (golden.contains("error"))
         EXPECT_THROW(expect_golden(golden, *chat_template, *tokenizer), DataError) << name << " " << golden["id"];
-      } else {
+      else
         expect_golden(golden, *chat_template, *tokenizer);
-      }
     }
     EXPECT_GT(rendered, 150) << name;
   }

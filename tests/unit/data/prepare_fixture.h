@@ -32,6 +32,11 @@ class PrepareFixture : public testing::Test {
     spec.path = (folder_ / name).string();
     return spec;
   }
+  DataSection training_on(std::string_view rows, const std::string& name = "t.jsonl") {
+    DataSection section;
+    section.datasets = {dataset(name, rows)};
+    return section;
+  }
   PreparedData prepare(const DataSection& section, bool need_train = true) const {
     return prepare_data(section, context_, need_train);
   }

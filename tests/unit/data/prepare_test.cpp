@@ -8,29 +8,36 @@
 #include "lora_train/base/text.h"
 #include "lora_train/data/first_examples.h"
 #include "prepare_fixture.h"
+#include "store_builder.h"
+#include "support/refusal.h"
 
 namespace lora_train::data {
 namespace {
+
+/// "reason count" of each entry.
+Entries reasons(const Ledger& ledger) {
+  Entries out;
+  for (const std::string& entry : show(ledger)) out.push_back(entry.substr(0, entry.find(' ', entry.find(' ') + 1)));
+  return out;
+}
 
 class PrepareData : public PrepareFixture {
  protected:
   // "where: message" without the folder's name.
   std::string refusal(const DataSection& section) const {
-    try {
-      prepare(section);
-    } catch (const DataError& error) {
-      std::string what = error.what();
-      for (auto at = what.find(folder_.path().string()); at != std::string::npos;
-           at = what.find(folder_.path().string())) {
-        what.erase(at, folder_.path().string().size() + 1);
-      }
-      return what;
-    }
-    return "accepted";
+    std::string said = testing_support::refusal<DataError>([&] { prepare(section); });
+    const std::string folder = folder_.path().string() + "/";
+    for (auto at = said.find(folder); at != std::string::npos; at = said.find(folder)) said.erase(at, folder.size());
+    return said;
+  }
+  // Of the rows as the training data.
+  std::string refusal_of(const std::string& rows, const std::string& name = "t.jsonl") {
+    return refusal(training_on(rows, name));
   }
 };
-
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+return refusal(section);
+}
+};
 
 TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   const auto example = [](const std::string& mark) {
@@ -38,30 +45,21 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
            R"({"role": "assistant", "content": "cd")" +
            mark + "}]}\n";
   };
-  DataSection section;
-  section.datasets = {dataset("m.jsonl", example("") + example(R"(, "train": false)") + example(R"(, "weight": 1)"))};
-  const PreparedData data = prepare(section);
+  const PreparedData data =
+      prepare(training_on(example("") + example(R"(, "train": false)") + example(R"(, "weight": 1)")));
   const auto supervised = [&](std::size_t i) { return data.train.num_supervised(i); };
   EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
   EXPECT_EQ(supervised(1), 2);  // "b."
   EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
-  section.datasets = {dataset("w.jsonl", example("") + example(R"(, "weight": -0.5)"))};
-  EXPECT_SAYS(refusal(section), "w.jsonl:2");
-  EXPECT_SAYS(refusal(section), "messages[2].weight is -0.5");
-  const std::string call =
-      R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
-  section.datasets = {dataset("f.jsonl", call + "\n")};
-  EXPECT_SAYS(refusal(section), "f.jsonl:1");
-  EXPECT_SAYS(refusal(section), "invalid JSON");
+  const std::string refused = refusal_of(example("") + example(R"(, "weight": -0.5)"));
+  EXPECT_EQ(refused.find("t.jsonl:2: messages[2].weight is -0.5"), 0U) << refused;
 }
 
 TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
   DataSection section;
   section.datasets = {
       dataset("t.jsonl", "{\"text\": \"abc\"}\n"),
-      dataset("c.jsonl",
-              "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
-              "\"content\": \"b\"}]}\n"),
+      dataset("c.jsonl", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
       dataset("i.json", "[{\"input_ids\": [1, 2],\n\"labels\": [-100, 2]}]"),
   };
   const PreparedData data = prepare(section);
@@ -81,12 +79,11 @@ TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
 
 TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   std::string bytes;
-  for (int i = 0; i < 12000; ++i) {  // longer than the 1 MiB that the reader takes at a time
+  for (int i = 0; i < 6000; ++i) {  // longer than the 1 MiB that the reader takes at a time
     bytes += i % 100 == 7 ? "{\"text\": 5, " : "{\"text\": \"example " + std::to_string(i % 977) + "\", ";
     bytes += "\"other\": \"" + std::string(200, 'x') + "\"}\n";
   }
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", bytes)};
+  DataSection section = training_on(bytes);
   section.on_bad_row = OnBadRow::kDrop;
   std::vector<std::string> seen;
   for (const std::size_t num_threads : {1U, 2U, 7U}) {
@@ -96,28 +93,24 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
     for (std::size_t i = 0; i < data.train.size(); ++i) {
       seen.back() += data.train.source(i) + ":" + tokenizer_.decode(data.train.ids(i), false);
     }
+    EXPECT_EQ(seen.back(), seen[0]);
   }
-  EXPECT_EQ(seen[1], seen[0]);
-  EXPECT_EQ(seen[2], seen[0]);
   section.on_bad_row = OnBadRow::kError;
-  EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
-  EXPECT_SAYS(refusal(section), "\n  t.jsonl:108: the same\n");
-  EXPECT_SAYS(refusal(section), "more bad examples\nFix them, or skip bad examples with on_bad_row: drop (");
+  const std::string refused = refusal(section);
+  EXPECT_EQ(refused.find("t.jsonl:8: text is number"), 0U) << refused;
+  EXPECT_SAYS(refused, "\n  t.jsonl:108: the same\n");
+  EXPECT_SAYS(refused, "more bad examples\nFix them, or skip bad examples with on_bad_row: drop (");
 }
 
 TEST_F(PrepareData, WhereAllExamplesAreBadNoneIsLeftToDropTheOthersFor) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n")};
-  const std::string same = refusal(section);
+  const std::string same = refusal_of("{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n");
   EXPECT_SAYS(same, "\n  and all 3 examples read so far fail for the same reason");
-  EXPECT_EQ(same.find("Fix"), std::string::npos) << same;
-  section.datasets = {dataset("u.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n")};
-  EXPECT_SAYS(refusal(section), "u.jsonl:2: the same\n");
+  EXPECT_FALSE(testing_support::says(same, "Fix")) << same;
+  EXPECT_SAYS(refusal_of("{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n"), "t.jsonl:2: the same\n");
 }
 
 TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", texts(50) + "{\"text\": NaN}\n")};
+  DataSection section = training_on(texts(50) + "{\"text\": NaN}\n");
   section.on_bad_row = OnBadRow::kDrop;
   section.max_drop_fraction = 1;
   context_.cache_folder = folder_ / "cache";
@@ -139,157 +132,114 @@ TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
   EXPECT_EQ(again.fingerprint, first.fingerprint);
 
   // Every option that decides an example's tokens makes another table; what is applied later does not.
+  const auto expect_tables = [&](int count) {
+    prepare(section);
+    EXPECT_EQ(num_tables(), count);
+  };
   section.max_seq_len = 4096;
   section.overlength = Overlength::kDrop;
   context_.seed = 7;
-  prepare(section);
-  EXPECT_EQ(num_tables(), 1);
+  expect_tables(1);
   section.loss_on = LossOn::kAll;
-  prepare(section);
-  EXPECT_EQ(num_tables(), 2);
+  expect_tables(2);
   section.datasets[0].type = DatasetType::kText;
-  prepare(section);
-  EXPECT_EQ(num_tables(), 3);
+  expect_tables(3);
   section.datasets[0].field_map = {{"text", "text"}};
-  prepare(section);
-  EXPECT_EQ(num_tables(), 4);
+  expect_tables(4);
   const ByteTokenizer with_bos(true);
   context_.tokenizer = &with_bos;
-  prepare(section);
+  expect_tables(5);
   context_.tokenizer = &tokenizer_;
-  EXPECT_EQ(num_tables(), 5);
   dataset("t.jsonl", texts(51));
   EXPECT_EQ(prepare(section).train.size(), 51U);
   EXPECT_EQ(num_tables(), 6);
+  EXPECT_EQ(token_cache_folder(section).filename(), "tokens");
+  section.dataset_prepared_path = "/data/prepared";
+  EXPECT_EQ(token_cache_folder(section), "/data/prepared");
 }
 
 TEST_F(PrepareData, WeightsFollowTheirDatasets) {
-  DataSection section;
-  section.datasets = {dataset("a.jsonl", texts(10)), dataset("b.jsonl", texts(30))};
+  DataSection section = training_on(texts(10), "a.jsonl");
+  section.datasets.push_back(dataset("b.jsonl", texts(30)));
   section.datasets[1].weight = 0.5;
   section.val_set_size = 8;
   const PreparedData data = prepare(section);
   ASSERT_EQ(data.train_ranges.size(), 2U);
-  EXPECT_EQ(data.train_ranges[0].begin, 0U);
-  EXPECT_EQ(data.train_ranges[0].end, data.train_ranges[1].begin);
-  EXPECT_EQ(data.train_ranges[1].end, 32U);
-  EXPECT_EQ(data.train_ranges[1].weight, 0.5);
-  EXPECT_SAYS(data.train.source(data.train_ranges[1].begin), "b.jsonl:");
-  EXPECT_SAYS(data.train.source(data.train_ranges[1].begin - 1), "a.jsonl:");
-}
-
-TEST_F(PrepareData, RepeatedExamplesAreCountedAndKept) {
-  DataSection section;
-  section.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
-  section.eval_datasets = {dataset("e.jsonl", texts(1))};
-  const PreparedData data = prepare(section);
-  EXPECT_EQ(data.train.size(), 7U);
-  EXPECT_EQ(data.ledger.kept, 7);
-  ASSERT_EQ(data.ledger.entries.size(), 2U);
-  EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kDuplicate);
-  EXPECT_EQ(data.ledger.entries[0].count, 2);
-  EXPECT_EQ(data.ledger.entries[1].reason, LedgerReason::kInValidation);
-  EXPECT_EQ(data.ledger.entries[1].count, 2);
+  const auto& [first, second] = std::tie(data.train_ranges[0], data.train_ranges[1]);
+  EXPECT_EQ(first.begin, 0U);
+  EXPECT_EQ(first.end, second.begin);
+  EXPECT_EQ(second.end, 32U);
+  EXPECT_EQ(second.weight, 0.5);
+  EXPECT_SAYS(data.train.source(second.begin), "b.jsonl:");
+  EXPECT_SAYS(data.train.source(second.begin - 1), "a.jsonl:");
 }
 
 TEST_F(PrepareData, PretokenisedExamplesNeedNoTokenizer) {
-  DataSection section;
-  section.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
+  const DataSection section = training_on("{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n");
   const PreparedData data = prepare_data(section, {.vocab_size = 3}, true);
   EXPECT_EQ(data.train.size(), 1U);
   EXPECT_TRUE(view_examples(data.train, nullptr, 0, 5)[0].pieces.empty());
   EXPECT_THROW(prepare_data(section, {.vocab_size = 2}, true), DataError);
 }
 
-TEST_F(PrepareData, BadExampleStopsWithItsPlace) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": NaN}\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl:2:10: NaN and Infinity");
-  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl:2: text is number, expected a string");
-  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl:2: \"text\" is missing");
-  section.datasets = {dataset("t.jsonl", "{\"what\": \"a\"}\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl:1: no known layout");
-}
-
 TEST_F(PrepareData, BadExamplesOfEveryLayoutStopWithTheirPlace) {
-  const auto chat = [](const std::string& content, const std::string& more) {
-    return R"({"messages": [{"role": "user", "content": )" + content + R"(}, {"role": "assistant", "content": "b"}])" +
-           more + "}";
-  };
-  const std::string two = R"({"prompt": "a", "completion": "b"})"
-                          "\n";
-  const std::pair<std::string, std::string> cases[] = {
-      {"{}", "t.jsonl:1: no known layout"},
-      {"{\"text\": \"a\"}\n{\"text\": null}", "t.jsonl:2: \"text\" is null"},
-      {chat("\"a\"", "") + "\n" + chat("3", ""), "t.jsonl:2: messages[0].content is number"},
-      {chat(R"([{"type": "text"}])", ""), "t.jsonl:1: messages[0].content is array"},
-      {chat("\"a\"", ", \"tools\": 5"), "t.jsonl:1: tools is number"},
-      {chat("\"a\"", ", \"chat_template_kwargs\": [1]"), "t.jsonl:1: chat_template_kwargs is array"},
-      {R"({"conversations": []})", "t.jsonl:1: conversations is empty"},
-      {R"({"conversations": [{"from": "robot", "value": "a"}]})", "t.jsonl:1: conversations[0]"},
-      {R"({"instruction": "a", "output": "b", "history": [["x"]]})", "t.jsonl:1: history[0]"},
-      {R"({"instruction": "a", "output": 1})", "t.jsonl:1: output is number"},
-      {R"({"prompt": "a", "completion": []})", "t.jsonl:1: "},
-      {two + R"({"prompt": "a"})", "t.jsonl:2: \"completion\" is missing"},
-      {R"({"input_ids": [1, 999999], "labels": [1, 2]})",
-       "t.jsonl:1: input_ids[1] is 999999, but the model has 300 tokens (ids 0 to 299)"},
-      {R"({"input_ids": [1, 2]})", "t.jsonl:1: \"labels\" is missing"},
-      {R"({"input_ids": [1, 2], "labels": [-100, -100]})", "t.jsonl:1: every example of the training data is masked"},
+  const std::string text = "{\"text\": \"a\"}\n", two = R"({"prompt": "a", "completion": "b"})";
+  const auto chat = [](const std::string& content) {
+    return R"({"messages": [{"role": "user", "content": )" + content + R"(}, {"role": "assistant", "content": "b"}]})";
   };
   context_.vocab_size = 300;
-  DataSection section;
-  for (const auto& [rows, message] : cases) {
-    section.datasets = {dataset("t.jsonl", rows + "\n")};
-    EXPECT_TRUE(refusal(section).starts_with(message)) << rows << "\n" << refusal(section);
+  for (const auto& [rows, message] : std::vector<std::pair<std::string, std::string>>{
+           {text + "{\"text\": NaN}", "t.jsonl:2:10: NaN and Infinity"},
+           {text + "{\"text\": 5}", "t.jsonl:2: text is number, expected a string"},
+           {text + "{\"txt\": \"b\"}", "t.jsonl:2: \"text\" is missing"},
+           {"{\"what\": \"a\"}", "t.jsonl:1: no known layout"},
+           {"{}", "t.jsonl:1: no known layout"},
+           {chat("\"a\"") + "\n" + chat("3"), "t.jsonl:2: messages[0].content is number"},
+           {R"({"conversations": [{"from": "robot", "value": "a"}]})", "t.jsonl:1: conversations[0]"},
+           {R"({"conversations": [{"from": "function_call", "value": "f 1"}]})", "t.jsonl:1: conversations[0]: value"},
+           {R"({"instruction": "a", "output": "b", "history": [["x"]]})", "t.jsonl:1: history[0]"},
+           {two + "\n" + R"({"prompt": "a"})", "t.jsonl:2: \"completion\" is missing"},
+           {R"({"input_ids": [1, 999999], "labels": [1, 2]})",
+            "t.jsonl:1: input_ids[1] is 999999, but the model has 300 tokens (ids 0 to 299)"},
+           {R"({"input_ids": [1, 2]})", "t.jsonl:1: \"labels\" is missing"},
+           {R"({"input_ids": [1, 2], "labels": [-100, -100]})",
+            "t.jsonl:1: every example of the training data is masked"},
+       }) {
+    EXPECT_TRUE(refusal_of(rows + "\n").starts_with(message)) << rows << "\n" << refusal_of(rows + "\n");
   }
-  section.datasets = {dataset("t.jsonl", R"({"prompt": "a", "completion": []})")};
-  EXPECT_SAYS(refusal(section), "both must be strings, or both lists");
 }
 
 TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
+  DataSection section = training_on("{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n");
   section.on_bad_row = OnBadRow::kDrop;
   section.max_drop_fraction = 0.2;
   const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 8U);
   EXPECT_EQ(data.ledger.total, 10);
-  ASSERT_EQ(data.ledger.entries.size(), 1U);
-  EXPECT_EQ(data.ledger.entries[0].count, 2);
+  EXPECT_EQ(reasons(data.ledger), Entries{"bad_row 2"});
   EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:10");
   section.max_drop_fraction = 0.19;
   EXPECT_SAYS(refusal(section), "training data would lose 2 of 10 examples");
 }
 
-TEST_F(PrepareData, RefusesEmptyData) {
+TEST_F(PrepareData, RefusesDataWithoutExamplesOrLabels) {
+  EXPECT_SAYS(refusal_of("\n\n"), "t.jsonl: the file has no example");
+  EXPECT_SAYS(refusal_of(" [ ] ", "t.json"), "t.json: the file has no example");
   DataSection section;
-  section.datasets = {dataset("t.jsonl", "\n\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl: the file has no example");
-  section.datasets = {dataset("t.json", " [ ] ")};
-  EXPECT_SAYS(refusal(section), "t.json: the file has no example");
+  EXPECT_THROW(prepare(section), ConfigError);
+  EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
   section.datasets = {dataset("t.jsonl", "nope\n")};
   section.on_bad_row = OnBadRow::kDrop;
   EXPECT_SAYS(refusal(section), "no example of the training data is left");
-  section.datasets = {};
-  EXPECT_THROW(prepare(section), ConfigError);
-  EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
-}
-
-TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsExamples) {
-  DataSection section;
-  section.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}\n")};
-  const std::string message = refusal(section);
-  EXPECT_SAYS(message, "c.jsonl:1: every example of the training data is masked");
+  const std::string message = refusal_of(R"({"messages": [{"role": "user", "content": "hello"}]})");
+  EXPECT_SAYS(message, "t.jsonl:1: every example of the training data is masked");
   EXPECT_SAYS(message, "user:hello.");
   EXPECT_SAYS(message, "loss_on: auto");
 }
 
 TEST_F(PrepareData, OneMaskedExampleGoesToTheLedger) {
-  DataSection section;
   const std::string good = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
-  section.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
+  DataSection section = training_on(good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good);
   EXPECT_SAYS(refusal(section), "training data would lose 1 of 3 examples");
   section.max_drop_fraction = 0.5;
   const PreparedData data = prepare(section);
@@ -298,25 +248,15 @@ TEST_F(PrepareData, OneMaskedExampleGoesToTheLedger) {
 }
 
 TEST_F(PrepareData, HoldsOutTheSameExamplesForTheSameSeed) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", texts(50))};
+  DataSection section = training_on(texts(50));
   section.val_set_size = 0.11;
-  const auto sources = [](const DocumentStore& store) {
-    std::vector<std::string> out;
-    for (std::size_t i = 0; i < store.size(); ++i) {
-      out.push_back(store.source(i));
-    }
-    return out;
-  };
   const PreparedData data = prepare(section);
   ASSERT_EQ(data.evals.size(), 1U);
   EXPECT_EQ(data.evals[0].name, "validation");
   EXPECT_EQ(data.evals[0].store.size(), 6U);  // 5.5 rounded up
   EXPECT_EQ(data.train.size(), 44U);
   std::set<std::string> all;
-  for (const auto& part : {sources(data.train), sources(data.evals[0].store)}) {
-    all.insert(part.begin(), part.end());
-  }
+  for (const auto& part : {sources(data.train), sources(data.evals[0].store)}) all.insert(part.begin(), part.end());
   EXPECT_EQ(all.size(), 50U);
   EXPECT_EQ(sources(prepare(section).evals[0].store), sources(data.evals[0].store));
   context_.seed = 43;
@@ -331,8 +271,7 @@ TEST_F(PrepareData, HoldsOutTheSameExamplesForTheSameSeed) {
 }
 
 TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyExamples) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", texts(3))};
+  DataSection section = training_on(texts(3));
   section.eval_datasets = {dataset("val.jsonl", texts(9)), dataset("val.json", "[{\"text\": \"long enough\"}]")};
   section.eval_max_samples = 4;
   const PreparedData data = prepare(section);
@@ -342,18 +281,12 @@ TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyExamples) {
   EXPECT_EQ(data.evals[0].store.size(), 4U);
   EXPECT_SAYS(data.evals[0].store.source(3), "val.jsonl:4");
   EXPECT_EQ(data.evals[0].ledger.total, 4);
-}
-
-TEST_F(PrepareData, EvaluationDoesNotReadTrainingData) {
-  DataSection section;
   section.datasets = {dataset("t.jsonl", "broken")};
-  section.eval_datasets = {dataset("val.jsonl", texts(2))};
-  EXPECT_EQ(prepare(section, /*need_train=*/false).evals[0].store.size(), 2U);
+  EXPECT_EQ(prepare(section, /*need_train=*/false).evals.size(), 2U) << "the training data are not read";
 }
 
 TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", texts(3))};
+  DataSection section = training_on(texts(3));
   section.eval_datasets = {dataset("val.jsonl", "{\"text\": \"" + std::string(100, 'x') + "\"}\n")};
   EXPECT_EQ(prepare(section).max_seq_len, 128);
   section.max_seq_len = 64;
@@ -369,8 +302,7 @@ TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
 }
 
 TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", texts(5))};
+  DataSection section = training_on(texts(5));
   const std::string first = prepare(section).fingerprint;
   EXPECT_EQ(first.size(), 32U);
   section.datasets = {dataset("copy.jsonl", texts(5))};
@@ -386,24 +318,17 @@ TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
 }
 
 TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
-  DataSection section;
-  section.datasets = {dataset(
-      "c.jsonl",
-      "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
-      "\"assistant\", \"content\": \"b\"}]}\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}\n")};
-  const PreparedData data = prepare(section);
+  const PreparedData data = prepare(training_on(
+      R"({"messages": [{"role": "system", "content": "hidden"}, {"role": "assistant", "content": "b"}]}
+{"messages": [{"role": "assistant", "content": ""}]})"));
   EXPECT_EQ(data.train.size(), 2U);
-  ASSERT_EQ(data.ledger.entries.size(), 2U);
-  EXPECT_EQ(data.ledger.entries[1].reason, LedgerReason::kEmptyAnswer);
-  EXPECT_SAYS(data.ledger.lines()[2], "c.jsonl:2: messages[0]");
-  EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kNotRendered);
+  EXPECT_EQ(reasons(data.ledger), (Entries{"not_rendered 1", "empty_answer 1"}));
+  EXPECT_SAYS(data.ledger.lines()[2], "t.jsonl:2: messages[0]");
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
 TEST_F(PrepareData, ALaterExampleOfAnotherLayoutIsABadExampleUnlessTypeDecides) {
-  DataSection section;
-  section.datasets = {
-      dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
+  DataSection section = training_on(texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})");
   section.max_drop_fraction = 0.5;
   EXPECT_THROW(prepare(section), DataError);
   EXPECT_THROW(look_at_first_examples(section.datasets[0], {.is_model_known = false}), DataError);
@@ -413,17 +338,8 @@ TEST_F(PrepareData, ALaterExampleOfAnotherLayoutIsABadExampleUnlessTypeDecides) 
   EXPECT_EQ(prepare(section).ledger.lost(), 0);
 }
 
-TEST_F(PrepareData, KeepsTheTokenCacheWhereTheProfileSays) {
-  DataSection section;
-  EXPECT_EQ(token_cache_folder(section).filename(), "tokens");
-  section.dataset_prepared_path = "/data/prepared";
-  EXPECT_EQ(token_cache_folder(section), "/data/prepared");
-}
-
 TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
-  DataSection section;
-  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\xC3\xA9z\"}\n" + texts(3))};
-  const PreparedData data = prepare(section);
+  const PreparedData data = prepare(training_on("{\"text\": \"a\xC3\xA9z\"}\n" + texts(3)));
   const auto views = view_examples(data.train, &tokenizer_, 0, 2);
   ASSERT_EQ(views.size(), 2U);
   EXPECT_EQ(views[0].pieces, (std::vector<std::string>{"a", "", "\xC3\xA9", "z", "</s>"}));
@@ -440,6 +356,8 @@ TEST_F(PrepareData, LooksAtExamplesOfJsonAndThrowsNothing) {
   EXPECT_EQ(count_examples(folder_ / "missing.json"), std::nullopt);
   EXPECT_EQ(example_keys(lines), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(example_keys(lines, 1), std::vector<std::string>{"a"});
+  EXPECT_EQ(example_keys(dataset("b.jsonl", "{\n{\"a\": 1}\n{\"b\": 1}\n").path, 2), std::vector<std::string>{"a"})
+      << "a bad example is one of the two";
   EXPECT_EQ(example_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
   EXPECT_TRUE(has_string(lines, "c"));
   EXPECT_TRUE(has_string(array, "b"));

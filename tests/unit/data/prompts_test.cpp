@@ -4,6 +4,7 @@
 
 #include "byte_tokenizer.h"
 #include "lora_train/data/first_examples.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -17,14 +18,11 @@ class Prompts : public testing::Test {
     testing_support::write_text(file_, examples);
     return read_prompts(file_.string(), options_);
   }
-  // "where: message" of what the examples throw.
+  // Without the name of the file.
   std::string refusal(const std::string& examples) {
-    try {
-      read(examples);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+    const std::string said = testing_support::refusal<DataError>([&] { read(examples); }), file = file_.string();
+    EXPECT_TRUE(said.starts_with(file)) << said;
+    return said.substr(file.size());
   }
 
   testing_support::TemporaryFolder folder_;
@@ -68,34 +66,23 @@ j{"role":"user","content":"i\nj","input":"j"}.)");
 }
 
 TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
-  const std::string file = file_.string();
-  EXPECT_EQ(refusal("{\"prompt\": \"a\"}\nnot json\n").rfind(file + ":2:", 0), 0U);
-  EXPECT_NE(refusal("").find(file), std::string::npos);
-  EXPECT_NE(refusal("{\"text\": \"a\"}\n").find(file + ":1: the example (text) has no prompt"), std::string::npos);
-  EXPECT_EQ(refusal("{\"prompt\": 3}\n"), file + ":1: prompt is number, expected a text or a list of messages");
-  EXPECT_EQ(refusal("{\"prompt\": [5]}\n"), file + ":1: prompt[0] is number, expected an object with role and content");
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n").find("only assistant turns"),
-            std::string::npos);
-  // The template refuses this one.
-  EXPECT_EQ(refusal("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}\n"),
-            file + ":1: a chat cannot begin with a tool (plain:1)");
+  EXPECT_TRUE(refusal("{\"prompt\": \"a\"}\nnot json\n").starts_with(":2:"));
+  refusal("");
+  const auto message = [](const char* role) {
+    return R"({"messages": [{"role": ")" + std::string(role) + R"(", "content": "a"}]})";
+  };
+  EXPECT_SAYS(refusal("{\"text\": \"a\"}"), ":1: the example (text) has no prompt");
+  EXPECT_EQ(refusal("{\"prompt\": 3}"), ":1: prompt is number, expected a text or a list of messages");
+  EXPECT_EQ(refusal("{\"prompt\": [5]}"), ":1: prompt[0] is number, expected an object with role and content");
+  EXPECT_SAYS(refusal(message("assistant")), "only assistant turns");
+  EXPECT_EQ(refusal(message("tool")), ":1: a chat cannot begin with a tool (plain:1)") << "said by the template";
   options_.raw = true;
-  EXPECT_NE(refusal("{\"prompt\": \"\"}\n").find("the prompt is empty"), std::string::npos);
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").find("remove --raw"),
-            std::string::npos);
+  EXPECT_SAYS(refusal("{\"prompt\": \"\"}"), "the prompt is empty");
+  EXPECT_SAYS(refusal(message("user")), "remove --raw");
   options_ = {&tokenizer_, &template_, false, "be brief"};
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}\n").find("remove --system"),
-            std::string::npos);
-}
-
-TEST_F(Prompts, WithoutATemplateSayWhatHelps) {
+  EXPECT_SAYS(refusal(message("system")), "remove --system");
   options_.chat_template = nullptr;
-  try {
-    make_prompt("hi", "--prompt", options_);
-    FAIL();
-  } catch (const FormatError& error) {
-    EXPECT_NE(error.message().find("--raw"), std::string::npos) << error.message();
-  }
+  EXPECT_SAYS(testing_support::refusal<FormatError>([&] { make_prompt("hi", "--prompt", options_); }), "--raw");
 }
 
 TEST(FirstShortPrompt, IsAQuestionAloneWithItsAnswerOrAPromptAsItIs) {

@@ -1,4 +1,4 @@
-// Documents for tests, example by example.
+// Documents for tests, example by example, and what a ledger says of them.
 #pragma once
 
 #include <span>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lora_train/data/cache/document_store.h"
+#include "lora_train/data/cache/ledger.h"
 
 namespace lora_train::data {
 
@@ -30,5 +31,23 @@ class StoreBuilder {
   std::vector<std::string> files_;
   TokenTableWriter writer_{{}, "test"};
 };
+
+inline std::vector<std::string> sources(const DocumentStore& store) {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < store.size(); ++i) out.push_back(store.source(i));
+  return out;
+}
+
+using Entries = std::vector<std::string>;
+
+/// "reason count place", and ", message" where there is one, of each entry.
+inline Entries show(const Ledger& ledger) {
+  Entries out;
+  for (const LedgerEntry& entry : ledger.entries) {
+    out.push_back(std::string(name_of(entry.reason)) + " " + std::to_string(entry.count) + " " + entry.first_source);
+    if (!entry.first_message.empty()) out.back() += ", " + entry.first_message;
+  }
+  return out;
+}
 
 }  // namespace lora_train::data
