@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/storage/run_marker.h"
 #include "support/environment.h"

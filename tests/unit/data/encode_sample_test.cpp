@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/base/error.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"

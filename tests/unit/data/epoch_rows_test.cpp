@@ -106,9 +106,11 @@ TEST(DealEvenly, GivesTheMostExpensiveFirstToTheCheapestBinThatIsNotFull) {
 std::map<std::uint32_t, std::uint32_t> documents_by_ordinal(const std::vector<StepPlan>& ranks) {
   std::map<std::uint32_t, std::uint32_t> documents;
   for (const StepPlan& step : ranks) {
-    for (const MicroBatchPlan& micro_batch : step.micro_batches)
-      for (std::size_t i = 0; i < micro_batch.documents.size(); ++i)
+    for (const MicroBatchPlan& micro_batch : step.micro_batches) {
+      for (std::size_t i = 0; i < micro_batch.documents.size(); ++i) {
         EXPECT_TRUE(documents.emplace(micro_batch.document_in_step[i], micro_batch.documents[i]).second);
+      }
+    }
   }
   return documents;
 }
@@ -134,8 +136,9 @@ void expect_no_micro_batch_too_large(const std::vector<StepPlan>& ranks, const D
       std::int64_t tokens = 0;
       for (const auto document : micro_batch.documents) tokens += store.num_tokens(document);
       EXPECT_LE(tokens, options.micro_batch_size * options.max_seq_len);
-      if (!options.packing)
-        EXPECT_LE(static_cast<std::int64_t>(micro_batch.documents.size()), options.micro_batch_size);
+      if (!options.packing) {
+        EXPECT_LE(std::ssize(micro_batch.documents), options.micro_batch_size);
+      }
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lora_train/base/error.h"
 #include "support/refusal.h"
 
 namespace lora_train::data {

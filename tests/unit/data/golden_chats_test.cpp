@@ -123,15 +123,17 @@ TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
   const auto chat_template =
       tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
   std::map<std::string, Json> dialogues;
-  if (param.dialogues != nullptr)
+  if (param.dialogues != nullptr) {
     for (Json& example : read_goldens(goldens.parent_path() / param.dialogues)) dialogues[example["id"]] = example;
+  }
   int examples = 0, errors = 0;
   for (Json& golden : read_goldens(goldens)) {
     ++examples;
     if (param.dialogues != nullptr) {
       const Json& dialogue = dialogues.at(golden["id"]);
-      for (const char* field : {"messages", "tools", "kwargs"})
+      for (const char* field : {"messages", "tools", "kwargs"}) {
         if (dialogue.contains(field)) golden[field] = dialogue[field];
+      }
     }
     errors += expect_golden_or_refusal(golden, *chat_template, *tokenizer);
   }
@@ -194,10 +196,11 @@ TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
     for (Json& golden : read_goldens(goldens)) {
       if (!is_plain_chat(golden)) continue;
       ++rendered;
-      if (golden.contains("error"))
+      if (golden.contains("error")) {
         EXPECT_THROW(expect_golden(golden, *chat_template, *tokenizer), DataError) << name << " " << golden["id"];
-      else
+      } else {
         expect_golden(golden, *chat_template, *tokenizer);
+      }
     }
     EXPECT_GT(rendered, 150) << name;
   }

@@ -7,7 +7,6 @@
 #include <future>
 #include <new>
 
-#include "lora_train/base/error.h"
 #include "plan_support.h"
 #include "store_builder.h"
 #include "support/refusal.h"

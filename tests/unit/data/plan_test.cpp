@@ -178,7 +178,6 @@ TEST(PlanRows, StayWhatTheyAre) {
   EXPECT_EQ(as_lists(plan_rows(store, options_with(1, 1), 1)), (Lists{{7, 6}, {1}, {0, 3}, {9}, {4, 2}, {5}, {8}}));
   EXPECT_EQ(as_lists(plan_rows(store_of({20, 40, 30, 10, 10}), unshuffled(options_with(1, 1)), 3)),
             (Lists{{0}, {1}, {2, 3, 4}}));
-}), unshuffled, 3)), (Lists{{0}, {1}, {2, 3, 4}}));
 }
 
 TEST(PlanEvaluation, RunsThroughAllDocumentsInFileOrder) {

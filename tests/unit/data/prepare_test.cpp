@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/first_examples.h"
 #include "prepare_fixture.h"
@@ -34,9 +33,6 @@ class PrepareData : public PrepareFixture {
   std::string refusal_of(const std::string& rows, const std::string& name = "t.jsonl") {
     return refusal(training_on(rows, name));
   }
-};
-return refusal(section);
-}
 };
 
 TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {

@@ -47,9 +47,10 @@ TEST_F(Stop, IsSeenWhileExamplesAreTokenisedAndLeavesNoTable) {
   const auto prepare = [&] { return prepare_data(section, context, true); };
   set_max_time(0);
   EXPECT_THROW(prepare(), StopError);
-  if (std::filesystem::exists(folder_ / "cache"))
+  if (std::filesystem::exists(folder_ / "cache")) {
     for (const auto& file : std::filesystem::directory_iterator(folder_ / "cache"))
       EXPECT_EQ(file.path().filename(), ".lock");
+  }
   set_max_time(1000);
   EXPECT_EQ(prepare().train.size(), 1000U);
 }

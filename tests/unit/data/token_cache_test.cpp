@@ -11,7 +11,6 @@
 #include <fstream>
 #include <thread>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"

@@ -116,8 +116,9 @@ Json random_model(std::mt19937& random, bool byte_level, const std::vector<std::
   std::vector<std::string> parts = alphabet;
   if (byte_level) {
     parts.clear();
-    for (const std::string& letter : alphabet)
+    for (const std::string& letter : alphabet) {
       for (const char byte : letter) parts.push_back(bytes_to_byte_level(std::string(1, byte)));
+    }
   } else {
     for (const std::string& letter : alphabet) add(letter);
   }

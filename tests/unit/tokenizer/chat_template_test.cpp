@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -275,7 +274,7 @@ TEST(ChatTemplate, LooksForLeftOutContentInLinearTime) {
   const std::vector<Message> messages = {{"user", std::string(8 << 20, 'a')},
                                          {"assistant", std::string(4 << 20, 'a') + "b"}};
   EXPECT_EQ(omitted("{% for m in messages %}{{ m.content | replace('b', '') }}{% endfor %}", messages),
-            std::vector<std::string>{"1content"});
+            std::vector<std::string>{"1content?"});
 }
 
 // An example is the same in every epoch and after a resume, whatever the day.

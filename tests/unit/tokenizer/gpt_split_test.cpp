@@ -6,6 +6,8 @@
 #include <random>
 
 #include "lora_train/base/utf8.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
+#include "support/refusal.h"
 #include "tokenizer/split/regex.h"
 
 namespace lora_train::tokenizer {
@@ -64,8 +66,9 @@ TEST(GptSplit, ClassesOfAllCodePointsArePcre2sOfUnicode16) {
   std::vector<CharClass> want(0x110000, CharClass::kOther);
   want['\r'] = want['\n'] = CharClass::kNewline;
   std::string all;
-  for (std::uint32_t code = 0; code < 0x110000; ++code)
+  for (std::uint32_t code = 0; code < 0x110000; ++code) {
     if (code < 0xD800 || code > 0xDFFF) append_utf8(all, code);
+  }
   for (const auto& [pattern, cls] : classes) {
     std::vector<Stretch> stretches;
     Regex(pattern, "test").split(all, stretches);
@@ -81,6 +84,30 @@ TEST(GptSplit, ClassesOfAllCodePointsArePcre2sOfUnicode16) {
   EXPECT_EQ(want[0x1C89], CharClass::kLetter) << "Unicode 16";
   EXPECT_EQ(want[0x1E4F0], CharClass::kNumber) << "Unicode 15";
   EXPECT_EQ(want[0x180E], CharClass::kOther) << "no white space since Unicode 6.3";
+}
+
+TEST(TextPattern, GivesTheFirstGroupThatTookPart) {
+  const TextPattern gsm8k("#### (-?[0-9.,]+)", "--exact-match");
+  EXPECT_EQ(gsm8k.find("so 3 and 4\n#### -1,234.5\n#### 7"), "-1,234.5");
+  EXPECT_EQ(gsm8k.find("1234"), std::nullopt);
+  const TextPattern either("(yes)|(no)", "--exact-match");
+  EXPECT_EQ(either.find("oh no"), "no");
+  EXPECT_EQ(TextPattern("([a-z]+)=([0-9]+)", "x").find("a=1"), "a");
+}
+
+TEST(TextPattern, GivesTheWholeMatchWithoutGroups) {
+  EXPECT_EQ(TextPattern("[0-9]+", "x").find("a 12 b 34"), "12");
+  EXPECT_EQ(TextPattern(R"((?s).*\b([0-9]+))", "x").find("a 12\nb 34 c"), "34");
+  EXPECT_EQ(TextPattern(R"(\w+)", "x").find("¿été?"), "été");
+  EXPECT_EQ(TextPattern("^b", "x").find("a\nb"), std::nullopt);
+  EXPECT_EQ(TextPattern("x*", "x").find("y"), "");
+}
+
+TEST(TextPattern, RefusesWhatIsNoPatternAndGivesUpOnEndlessOnes) {
+  const std::string said = testing_support::refusal<ConfigError>([] { TextPattern("(", "--exact-match"); });
+  EXPECT_EQ(said.find("--exact-match: "), 0U) << said;
+  EXPECT_THROW(TextPattern("\xff", "x"), ConfigError);
+  EXPECT_THROW(TextPattern("(a+)+$", "x").find(std::string(2000, 'a') + "b"), ConfigError);
 }
 
 }  // namespace

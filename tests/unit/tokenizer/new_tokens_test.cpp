@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "lora_train/base/error.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "special_tokens.h"
 #include "support/refusal.h"
@@ -25,56 +24,55 @@ const std::string kAdded = R"({"id": 4, "content": "<s>", "special": true, "norm
 
 const std::string kJson = R"({"added_tokens": [)" + kAdded + "], " + kModel;
 
-std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const std::vector<std::string>& tokens = {}) {
-  TokenizerOptions options;
-  options.new_tokens = tokens;
-  return Tokenizer::load(folder, options);
-}
+class NewTokens : public testing::Test {
+ protected:
+  std::unique_ptr<Tokenizer> load(const std::vector<std::string>& tokens = {}) const {
+    TokenizerOptions options;
+    options.new_tokens = tokens;
+    return Tokenizer::load(folder_.path(), options);
+  }
+  /// The tokenizer that the changed files of `tokenizer`, written over those of the folder, load as.
+  std::unique_ptr<Tokenizer> reload(const Tokenizer& tokenizer) const {
+    for (const auto& [name, text] : tokenizer.changed_files()) write_text(folder_ / name, text);
+    return load();
+  }
+  void write(const char* name, const std::string& text) const { write_text(folder_ / name, text); }
 
-std::string message(const std::filesystem::path& folder, const std::vector<std::string>& tokens) {
-  return testing_support::refusal<ConfigError>([&] { load(folder, tokens); });
-}
+  TemporaryFolder folder_;
+};
 
-/// The tokenizer that the changed files of `tokenizer`, written over those of the folder, load as.
-std::unique_ptr<Tokenizer> reload(const Tokenizer& tokenizer, const std::filesystem::path& folder) {
-  for (const auto& [name, text] : tokenizer.changed_files()) write_text(folder / name, text);
-  return load(folder);
-}
-
-TEST(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
-  const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", kJson);
-  const auto base = load(folder.path()), tokenizer = load(folder.path(), {"<b>", "bc"});
+TEST_F(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
+  write("tokenizer.json", kJson);
+  const auto base = load(), tokenizer = load({"<b>", "bc"});
   EXPECT_EQ(tokenizer->token_to_id("<b>"), 5);
   EXPECT_EQ(tokenizer->token_to_id("bc"), 6);
   EXPECT_EQ(tokenizer->vocab_size(), 7);
   EXPECT_EQ(tokenizer->encode("abc<b>ab<s>").ids, (Ids{0, 6, 5, 3, 4}));
   EXPECT_EQ(tokenizer->decode(Ids{0, 5, 4}, /*skip_special=*/true), "a<b>") << "they are not special";
   EXPECT_NE(tokenizer->fingerprint(), base->fingerprint());
-  EXPECT_NE(tokenizer->fingerprint(), load(folder.path(), {"<b>", "bd"})->fingerprint());
+  EXPECT_NE(tokenizer->fingerprint(), load({"<b>", "bd"})->fingerprint());
   EXPECT_TRUE(base->changed_files().empty());
 }
 
 // Axolotl's `tokens`: AddedToken(token, normalized=False).
-TEST(NewTokens, AreFoundInTheTextAsItIsWhereTheyAreVerbatim) {
-  const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json",
-             R"({"normalizer": {"type": "Prepend", "prepend": "c"}, "added_tokens": [)" + kAdded + "], " + kModel);
+TEST_F(NewTokens, AreFoundInTheTextAsItIsWhereTheyAreVerbatim) {
+  write("tokenizer.json",
+        R"({"normalizer": {"type": "Prepend", "prepend": "c"}, "added_tokens": [)" + kAdded + "], " + kModel);
   TokenizerOptions options;
   options.new_tokens = {"<b>"};
-  const auto normalized = Tokenizer::load(folder.path(), options);
+  const auto normalized = Tokenizer::load(folder_.path(), options);
   options.verbatim_tokens = {"<b>"};
-  const auto verbatim = Tokenizer::load(folder.path(), options);
+  const auto verbatim = Tokenizer::load(folder_.path(), options);
   const auto has_token = [](const Tokenizer& tokenizer) {
     return std::ranges::count(tokenizer.encode("a<b>").ids, tokenizer.token_to_id("<b>").value()) > 0;
   };
   EXPECT_FALSE(has_token(*normalized));
   EXPECT_TRUE(has_token(*verbatim));
   EXPECT_NE(normalized->fingerprint(), verbatim->fingerprint());
-  EXPECT_TRUE(has_token(*reload(*verbatim, folder.path())));
+  EXPECT_TRUE(has_token(*reload(*verbatim)));
 }
 
-TEST(NewTokens, TheFilesLoadAsTheSameTokenizer) {
+TEST_F(NewTokens, TheFilesLoadAsTheSameTokenizer) {
   const std::vector<std::string> lists = {R"({"added_tokens": [)" + kAdded + "], ",
                                           R"({"added_tokens": [], )",
                                           R"({"added_tokens": [ ], )",
@@ -83,56 +81,56 @@ TEST(NewTokens, TheFilesLoadAsTheSameTokenizer) {
                                           R"({"version": "a \" [ \\", "added_tokens": [)" + kAdded + "\n  ], "};
   const std::string token = "<\"\\\n\xC3\xA9>";
   for (const std::string& list : lists) {
-    const TemporaryFolder folder;
-    write_text(folder / "tokenizer.json", list + kModel);
-    const auto tokenizer = load(folder.path(), {token, "<b>"});
+    write("tokenizer.json", list + kModel);
+    const auto tokenizer = load({token, "<b>"});
     const std::string text = "ab" + token + "c<b>";
     const Ids ids = tokenizer->encode(text).ids;
     ASSERT_EQ(ids.size(), 4u) << list;
     const std::string& changed = tokenizer->changed_files().at("tokenizer.json");
     EXPECT_TRUE(changed.ends_with(kModel)) << "the rest stays as it is: " << changed;
-    EXPECT_EQ(reload(*tokenizer, folder.path())->encode(text).ids, ids) << changed;
+    EXPECT_EQ(reload(*tokenizer)->encode(text).ids, ids) << changed;
   }
 }
 
-TEST(NewTokens, AreListedInTokenizerConfigWhereItListsTokens) {
-  const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", kJson);
-  write_text(folder / "tokenizer_config.json", R"({"eos_token": "<s>"})");
-  EXPECT_FALSE(load(folder.path(), {"<b>"})->changed_files().contains("tokenizer_config.json"));
-  write_text(folder / "tokenizer_config.json",
-             R"({"eos_token": "<s>", "added_tokens_decoder": {"4": {"content": "<s>", "special": true}}})");
-  const auto tokenizer = load(folder.path(), {"<b>"});
+TEST_F(NewTokens, AreListedInTokenizerConfigWhereItListsTokens) {
+  write("tokenizer.json", kJson);
+  write("tokenizer_config.json", R"({"eos_token": "<s>"})");
+  EXPECT_FALSE(load({"<b>"})->changed_files().contains("tokenizer_config.json"));
+  write("tokenizer_config.json",
+        R"({"eos_token": "<s>", "added_tokens_decoder": {"4": {"content": "<s>", "special": true}}})");
+  const auto tokenizer = load({"<b>"});
   const Json config = Json::parse(tokenizer->changed_files().at("tokenizer_config.json"));
   EXPECT_EQ(config["added_tokens_decoder"]["5"],
             Json::parse(R"({"content": "<b>", "single_word": false, "lstrip": false,
                                                                  "rstrip": false, "normalized": true, "special": false})"));
   EXPECT_EQ(config["eos_token"], "<s>");
-  EXPECT_EQ(reload(*tokenizer, folder.path())->token_to_id("<b>"), 5);
+  EXPECT_EQ(reload(*tokenizer)->token_to_id("<b>"), 5);
 }
 
-TEST(NewTokens, OfASentencePieceModelStandInItsSideFiles) {
+TEST_F(NewTokens, OfASentencePieceModelStandInItsSideFiles) {
   using testing_support::kPieces;
   using testing_support::model_bytes;
   for (const char* old : {"", R"({"<old>": 10})"}) {
-    const TemporaryFolder folder;
-    write_text(folder / "tokenizer.model", model_bytes(kPieces));
-    if (*old != '\0') write_text(folder / "added_tokens.json", old);
-    const std::int32_t next = load(folder.path())->vocab_size();
-    const auto tokenizer = load(folder.path(), {"<b>"});
+    write("tokenizer.model", model_bytes(kPieces));
+    std::filesystem::remove(folder_ / "tokenizer_config.json");
+    if (*old != '\0') write("added_tokens.json", old);
+    const std::int32_t next = load()->vocab_size();
+    const auto tokenizer = load({"<b>"});
     EXPECT_EQ(tokenizer->token_to_id("<b>"), next);
     const Ids ids = tokenizer->encode("a<b>b<old>").ids;
     EXPECT_EQ(std::count(ids.begin(), ids.end(), next), 1);
     EXPECT_EQ(tokenizer->changed_files().size(), 1u);
-    EXPECT_EQ(reload(*tokenizer, folder.path())->encode("a<b>b<old>").ids, ids) << old;
+    EXPECT_EQ(reload(*tokenizer)->encode("a<b>b<old>").ids, ids) << old;
   }
 }
 
-TEST(NewTokens, OneThatIsThereIsRefusedWithItsId) {
-  const TemporaryFolder folder;
-  write_text(folder / "tokenizer.json", kJson);
-  EXPECT_SAYS(message(folder.path(), {"<b>", "<s>"}), "already has \"<s>\" with id 4: use it as it is");
-  EXPECT_SAYS(message(folder.path(), {"ab"}), "with id 3");
+TEST_F(NewTokens, OneThatIsThereIsRefusedWithItsId) {
+  write("tokenizer.json", kJson);
+  const auto said = [&](const std::vector<std::string>& tokens) {
+    return testing_support::refusal<ConfigError>([&] { load(tokens); });
+  };
+  EXPECT_SAYS(said({"<b>", "<s>"}), "already has \"<s>\" with id 4: use it as it is");
+  EXPECT_SAYS(said({"ab"}), "with id 3");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <limits>
 #include <random>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/refusal.h"

@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lora_train/base/error.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
