@@ -6,34 +6,36 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <string>
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "support/environment.h"
+#include "support/expect_parts.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {
 namespace {
 
+using testing_support::expect_parts;
+
 const ProgressState kState{
     .step = 25, .total_steps = 100, .loss = 1.23456, .steps_per_s = 3.214, .tokens_per_s = 12345.6, .eta_s = 65};
 
 /// With all that a run can show.
-ProgressState whole_state() {
-  ProgressState state = kState;
-  state.step = 420;
-  state.total_steps = 1000;
-  state.cost_usd = 0.42;
-  state.elapsed_s = 125;
-  state.learning_rate = 1.5e-4;
-  state.epoch = 1.26;
-  state.eval_loss = 1.2001;
-  state.gpu_utilization = 97;
-  state.next_eval = 500;
-  state.next_save = 600;
-  return state;
-}
-const ProgressState kWholeState = whole_state();
+const ProgressState kWholeState{.step = 420,
+                                .total_steps = 1000,
+                                .loss = 1.23456,
+                                .steps_per_s = 3.214,
+                                .tokens_per_s = 12345.6,
+                                .eta_s = 65,
+                                .cost_usd = 0.42,
+                                .elapsed_s = 125,
+                                .learning_rate = 1.5e-4,
+                                .epoch = 1.26,
+                                .eval_loss = 1.2001,
+                                .gpu_utilization = 97,
+                                .next_eval = 500,
+                                .next_save = 600};
 
 // What was written into a pipe so far.
 class Pipe {
@@ -44,6 +46,10 @@ class Pipe {
     ::close(ends_[1]);
   }
   int write_end() const { return ends_[1]; }
+  /// A terminal of 120 columns without colours, at the end of this pipe.
+  ProgressOptions terminal() const {
+    return {.is_terminal = true, .width = 120, .use_color = false, .fd = write_end()};
+  }
   void close_read_end() {
     ::close(ends_[0]);
     ends_[0] = -1;
@@ -58,11 +64,8 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-TEST(ProgressBar, PlainLineHasAllNumbers) {
+TEST(ProgressBar, APlainLineHasAllThatIsKnown) {
   EXPECT_EQ(format_progress_line(kState), "step 25/100 (25%) loss 1.2346 3.21 it/s 12,345 tok/s, 1m 05s left");
-}
-
-TEST(ProgressBar, PlainLineLeavesOutNothing) {
   EXPECT_EQ(
       format_progress_line(kWholeState),
       "step 420/1000 (42%) loss 1.2346 eval_loss 1.2001 lr 1.50e-04 epoch 1.26 3.21 it/s 12,345 tok/s gpu 97%, 2m "
@@ -70,11 +73,18 @@ TEST(ProgressBar, PlainLineLeavesOutNothing) {
   ProgressState evaluating = kWholeState;
   evaluating.activity = "evaluating val 3/12";
   EXPECT_EQ(format_progress_line(evaluating), "step 420/1000 (42%): evaluating val 3/12");
+  EXPECT_EQ(format_progress_line(ProgressState{}).substr(0, 13), "step 0/0 (0%)");
+  ProgressState prompts = kState;
+  prompts.loss.reset();
+  prompts.unit = "prompt";
+  EXPECT_EQ(format_progress_line(prompts), "prompt 25/100 (25%) 3.21 it/s 12,345 tok/s, 1m 05s left");
+  EXPECT_EQ(format_progress_bar(prompts, 120, false).find("loss"), std::string::npos);
 }
 
-TEST(ProgressBar, BarFillsWithTheShareOfSteps) {
-  const std::string bar = format_progress_bar(kState, 120, /*use_color=*/false);
-  EXPECT_EQ(bar, " 25% [#######-----------------------] 25/100 01:05 left loss 1.2346 3.21 it/s 12,345 tok/s");
+TEST(ProgressBar, BarFillsWithTheShareOfStepsAndHasColourWhenAsked) {
+  EXPECT_EQ(format_progress_bar(kState, 120, /*use_color=*/false),
+            " 25% [#######-----------------------] 25/100 01:05 left loss 1.2346 3.21 it/s 12,345 tok/s");
+  expect_parts(format_progress_bar(kState, 120, true), {"\x1b["});
 }
 
 TEST(ProgressBar, WhatIsNeededLeastLeavesFirst) {
@@ -86,14 +96,10 @@ TEST(ProgressBar, WhatIsNeededLeastLeavesFirst) {
             "eval@500 save@600");
   EXPECT_EQ(bar(199),
             " 42% [############------------------] 420/1000 02:05<01:05 loss 1.2346 eval 1.2001 lr 1.5e-04 3.21 it/s "
-            "12,345 tok/s "
-            "gpu 97% epoch 1.26 eval@500 save@600 $0.42");
-}
-
-TEST(ProgressBar, WithoutAnEvaluation80ColumnsHaveSpeedAndLearningRate) {
-  ProgressState state = kWholeState;
-  state.eval_loss.reset();
-  EXPECT_EQ(format_progress_bar(state, 79, false),
+            "12,345 tok/s gpu 97% epoch 1.26 eval@500 save@600 $0.42");
+  ProgressState not_evaluated = kWholeState;
+  not_evaluated.eval_loss.reset();
+  EXPECT_EQ(format_progress_bar(not_evaluated, 79, false),
             " 42% 420/1000 02:05<01:05 loss 1.2346 lr 1.5e-04 3.21 it/s 12,345 tok/s gpu 97%");
 }
 
@@ -105,13 +111,18 @@ TEST(ProgressBar, BetweenStepsItSaysWhatGoesOn) {
   EXPECT_EQ(format_progress_bar(state, 35, false), " 42% 420/1000 evaluating val 3/12");
 }
 
-TEST(ProgressBar, HoursAreShownOnceThereAreSome) {
+TEST(ProgressBar, HoursAreShownOnceThereAreSomeAndAllPercentWhenDone) {
   ProgressState state = kState;
   state.elapsed_s = 3599;
   state.eta_s = 360000 + 62;
-  EXPECT_NE(format_progress_bar(state, 120, false).find(" 59:59<100:01:02 "), std::string::npos);
-  state.steps_per_s = 0;
-  EXPECT_NE(format_progress_bar(state, 120, false).find(" 59:59<? "), std::string::npos) << "no step yet";
+  expect_parts(format_progress_bar(state, 120, false), {" 59:59<100:01:02 "});
+  state.steps_per_s = 0;  // no step yet
+  expect_parts(format_progress_bar(state, 120, false), {" 59:59<? "});
+  state.total_steps = 1000;
+  for (const auto& [step, share] : {std::pair{999, " 99%"}, {1000, "100%"}}) {
+    state.step = step;
+    EXPECT_EQ(format_progress_bar(state, 120, false).substr(0, 4), share);
+  }
 }
 
 TEST(ProgressBar, NeverWiderThanTheTerminal) {
@@ -124,47 +135,20 @@ TEST(ProgressBar, NeverWiderThanTheTerminal) {
   }
 }
 
-TEST(ProgressBar, HundredPercentOnlyWhenDone) {
-  ProgressState state = kState;
-  state.step = 999;
-  state.total_steps = 1000;
-  EXPECT_EQ(format_progress_bar(state, 120, false).substr(0, 4), " 99%");
-  state.step = 1000;
-  EXPECT_EQ(format_progress_bar(state, 120, false).substr(0, 4), "100%");
-}
-
-TEST(ProgressBar, NoStepsIsZeroPercent) {
-  EXPECT_EQ(format_progress_line(ProgressState{}).substr(0, 13), "step 0/0 (0%)");
-}
-
-TEST(ProgressBar, CountsWhatHasNoLoss) {
-  ProgressState state = kState;
-  state.loss.reset();
-  state.unit = "prompt";
-  EXPECT_EQ(format_progress_line(state), "prompt 25/100 (25%) 3.21 it/s 12,345 tok/s, 1m 05s left");
-  EXPECT_EQ(format_progress_bar(state, 120, false).find("loss"), std::string::npos);
-}
-
-TEST(ProgressBar, ColorOnlyWhenAsked) {
-  EXPECT_NE(format_progress_bar(kState, 120, true).find("\x1b["), std::string::npos);
-  EXPECT_EQ(format_progress_bar(kState, 120, false).find("\x1b["), std::string::npos);
-}
-
-TEST(ProgressBar, NoColorVariableTurnsColorOff) {
+TEST(ProgressBar, HeedsNoColorAndColumnsWhereNoTerminalSaysItsWidth) {
   Pipe pipe;
-  ::setenv("NO_COLOR", "1", 1);
-  {
-    ProgressBar bar({.is_terminal = true, .width = 120, .fd = pipe.write_end()});
-    bar.update(kState);
-  }
-  ::unsetenv("NO_COLOR");
-  EXPECT_EQ(pipe.read().find("\x1b[32m"), std::string::npos);
+  testing_support::ScopedEnvironment environment;
+  environment.set("NO_COLOR", "1");
+  environment.set("COLUMNS", "40");
+  ProgressBar bar({.is_terminal = true, .fd = pipe.write_end()});
+  bar.update(kWholeState);
+  EXPECT_EQ(pipe.read(), "\r\x1b[J" + format_progress_bar(kWholeState, 39, false) + "\r");
 }
 
 TEST(ProgressBar, RedrawsOneLineAndEndsIt) {
   Pipe pipe;
   {
-    ProgressBar bar({.is_terminal = true, .width = 120, .use_color = false, .fd = pipe.write_end()});
+    ProgressBar bar(pipe.terminal());
     bar.update(kState);
     const std::string drawn = pipe.read();
     EXPECT_EQ(drawn.substr(0, 9), "\r\x1b[J 25% ");
@@ -177,7 +161,7 @@ TEST(ProgressBar, RedrawsOneLineAndEndsIt) {
 
 TEST(ProgressBar, LogLineClearsTheBarAndDrawsItAgain) {
   Pipe pipe;
-  ProgressBar bar({.is_terminal = true, .width = 120, .use_color = false, .fd = pipe.write_end()});
+  ProgressBar bar(pipe.terminal());
   bar.update(kState);
   pipe.read();
   testing::internal::CaptureStderr();
@@ -185,7 +169,7 @@ TEST(ProgressBar, LogLineClearsTheBarAndDrawsItAgain) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "saved\n");
   const std::string drawn = pipe.read();
   EXPECT_EQ(drawn.substr(0, 8), "\r\x1b[J\r\x1b[J");
-  EXPECT_NE(drawn.find(" 25% ["), std::string::npos);
+  expect_parts(drawn, {" 25% ["});
 }
 
 TEST(ProgressBar, IsDrawnAgainWhileNothingHappens) {
@@ -193,45 +177,25 @@ TEST(ProgressBar, IsDrawnAgainWhileNothingHappens) {
   ProgressState state = kWholeState;
   state.elapsed_s = 59.999;
   state.eta_s = 3600.2;
-  {
-    ProgressBar bar({.is_terminal = true,
-                     .width = 120,
-                     .use_color = false,
-                     .fd = pipe.write_end(),
-                     .tick = std::chrono::milliseconds(5)});
-    bar.update(state);
-    EXPECT_NE(pipe.read().find(" 00:59<1:00:00 "), std::string::npos);
-    const std::string redrawn = pipe.read();  // waits for it
-    EXPECT_NE(redrawn.find(" 01:00<1:00:00 "), std::string::npos) << redrawn;
-  }
+  ProgressOptions options = pipe.terminal();
+  options.tick = std::chrono::milliseconds(5);
+  ProgressBar bar(options);
+  bar.update(state);
+  expect_parts(pipe.read(), {" 00:59<1:00:00 "});
+  expect_parts(pipe.read(), {" 01:00<1:00:00 "});  // it waits for it
 }
 
 TEST(ProgressBar, AnActivityKeepsWhatIsKnownOfTheSteps) {
   Pipe pipe;
-  ProgressBar bar(
-      {.is_terminal = true, .width = 120, .use_color = false, .fd = pipe.write_end(), .tick = std::chrono::hours(1)});
+  ProgressOptions options = pipe.terminal();
+  options.tick = std::chrono::hours(1);
+  ProgressBar bar(options);
   bar.show_activity({.total_steps = 3, .elapsed_s = 7, .activity = "first step"});
-  EXPECT_NE(pipe.read().find(" 0/3 first step 00:07<?\r"), std::string::npos);
-  {
-    ProgressBar* const shown = &bar;
-    shown->update(kWholeState);
-    shown->show_activity({.step = 421, .total_steps = 1000, .eval_loss = 1.1, .activity = "evaluating val 3/12"});
-  }
+  expect_parts(pipe.read(), {" 0/3 first step 00:07<?\r"});
+  bar.update(kWholeState);
+  bar.show_activity({.step = 421, .total_steps = 1000, .eval_loss = 1.1, .activity = "evaluating val 3/12"});
   log_info("draws it again");
-  const std::string drawn = pipe.read();
-  EXPECT_NE(drawn.find(" 421/1000 evaluating val 3/12 "), std::string::npos) << drawn;
-  EXPECT_NE(drawn.find(" loss 1.2346 eval 1.1000 "), std::string::npos) << drawn;
-}
-
-TEST(ProgressBar, TheWidthIsThatOfColumnsWhereNoTerminalSaysIt) {
-  Pipe pipe;
-  ::setenv("COLUMNS", "40", 1);
-  {
-    ProgressBar bar({.is_terminal = true, .use_color = false, .fd = pipe.write_end()});
-    bar.update(kWholeState);
-    EXPECT_EQ(pipe.read(), "\r\x1b[J" + format_progress_bar(kWholeState, 39, false) + "\r");
-  }
-  ::unsetenv("COLUMNS");
+  expect_parts(pipe.read(), {" 421/1000 evaluating val 3/12 ", " loss 1.2346 eval 1.1000 "});
 }
 
 std::string lines_of(int num_steps, const ProgressOptions& options, bool is_logged = true) {
@@ -250,7 +214,7 @@ std::string lines_of(int num_steps, const ProgressOptions& options, bool is_logg
 
 long count_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
-TEST(ProgressBar, WithoutATerminalAHundredLinesAreEnough) {
+TEST(ProgressBar, WithoutATerminalAHundredLinesAreEnoughAndNoneIsLongAgo) {
   const ProgressOptions options{.is_terminal = false};
   EXPECT_EQ(count_lines(lines_of(3, options)), 3);
   EXPECT_EQ(count_lines(lines_of(100, options)), 100);
@@ -259,11 +223,8 @@ TEST(ProgressBar, WithoutATerminalAHundredLinesAreEnough) {
   EXPECT_TRUE(lines.starts_with("step 1/5000 (0%) "));
   EXPECT_NE(lines.find("\nstep 5000/5000 (100%) "), std::string::npos);
   EXPECT_EQ(lines_of(5000, options, /*is_logged=*/false), "") << "they are not logged, and the last line is young";
-}
-
-TEST(ProgressBar, WithoutATerminalALineIsNeverLongAgo) {
-  const ProgressOptions options{.is_terminal = false, .line_interval = std::chrono::milliseconds(0)};
-  EXPECT_EQ(count_lines(lines_of(50, options, /*is_logged=*/false)), 50);
+  const ProgressOptions at_once{.is_terminal = false, .line_interval = std::chrono::milliseconds(0)};
+  EXPECT_EQ(count_lines(lines_of(50, at_once, /*is_logged=*/false)), 50);
 }
 
 TEST(ProgressBar, TheLastLineIsLoggedAtTheEndIfItWasHeldBack) {
@@ -294,17 +255,14 @@ TEST(ProgressBar, QuietDrawsNothingOnATerminal) {
   set_log_file("");
   EXPECT_EQ(::write(pipe.write_end(), "x", 1), 1);
   EXPECT_EQ(pipe.read(), "x");
-  EXPECT_NE(read_file(folder / "run.log").find("step 25/100"), std::string::npos);
+  expect_parts(read_file(folder / "run.log"), {"step 25/100"});
 }
 
 TEST(ProgressBar, AClosedTerminalIsIgnored) {
   const auto previous = std::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   pipe.close_read_end();
-  {
-    ProgressBar bar({.is_terminal = true, .width = 120, .fd = pipe.write_end()});
-    EXPECT_NO_THROW(bar.update(kState));
-  }
+  EXPECT_NO_THROW(ProgressBar(pipe.terminal()).update(kState));
   std::signal(SIGPIPE, previous);
 }
 

@@ -29,11 +29,13 @@ inline std::string eval_line(int step, const std::string& name, double loss, int
          "\",\"loss\":" + std::to_string(loss) + ",\"num_tokens\":" + std::to_string(num_tokens) + "}\n";
 }
 
-inline std::string profile_text_of(const std::string& more) { return "model: m\ndatasets: [{path: a.jsonl}]\n" + more; }
+/// A line with some members more.
+inline std::string with(std::string line, const std::string& more) { return line.insert(line.rfind('}'), "," + more); }
 
 /// A finished run of four steps.
 inline void write_run(const std::filesystem::path& folder, const std::string& settings, double eval_loss) {
-  write_text(folder / "profile.yaml", profile_text_of(settings + "output_dir: " + folder.string() + "\n"));
+  write_text(folder / "profile.yaml",
+             "model: m\ndatasets: [{path: a.jsonl}]\n" + settings + "output_dir: " + folder.string() + "\n");
   std::string lines = start_line(0);
   for (int step = 1; step <= 4; ++step) lines += train_line(step, 3 - 0.5 * step, step);
   write_text(folder / "metrics.jsonl", lines + eval_line(4, "val", eval_loss));

@@ -5,13 +5,12 @@
 #include <chrono>
 #include <thread>
 
+#include "lora_train/report/host_memory.h"
 #include "run_files.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {
 namespace {
-
-using testing_support::TemporaryFolder;
 
 /// The clock of a process that began so long ago, stopped.
 RunClock stopped_clock(double seconds_ago) {
@@ -30,23 +29,18 @@ TEST(RunTimes, PhasesReadBackByNameInTheirOrder) {
   EXPECT_EQ(RunTimes::of({{"no phase", 9}, {"save", 2}}, {}).wall_s(), 2);
 }
 
-TEST(RunTimes, TheRestOfTheWallTimeIsOther) {
+TEST(RunTimes, TheRestOfTheWallTimeIsOtherAndAStoppedClockStands) {
   RunClock clock = stopped_clock(100);
   clock.add(Phase::kLoad, 10);
   clock.add(Phase::kTrain, 60);
   clock.stop();
+  const double elapsed_s = clock.elapsed_s();
   const RunTimes times = clock.total();
-  EXPECT_NEAR(times.wall_s(), clock.elapsed_s(), 1e-9);
-  EXPECT_NEAR(times[Phase::kOther], clock.elapsed_s() - 70, 1e-9);
+  EXPECT_NEAR(times.wall_s(), elapsed_s, 1e-9);
+  EXPECT_NEAR(times[Phase::kOther], elapsed_s - 70, 1e-9);
+  EXPECT_EQ(clock.elapsed_s(), elapsed_s);
+  EXPECT_EQ(clock.total().wall_s(), times.wall_s());
   EXPECT_FALSE(times.cost_usd);
-}
-
-TEST(RunTimes, AStoppedClockStands) {
-  RunClock clock = stopped_clock(1);
-  clock.stop();
-  const double elapsed = clock.elapsed_s();
-  EXPECT_EQ(clock.elapsed_s(), elapsed);
-  EXPECT_EQ(clock.total().wall_s(), clock.total().wall_s());
 }
 
 TEST(RunTimes, AResumedRunHasTheSumsOfAllProcesses) {
@@ -63,20 +57,17 @@ TEST(RunTimes, AResumedRunHasTheSumsOfAllProcesses) {
   EXPECT_EQ(times[Phase::kTrain], 3640);
   EXPECT_EQ(clock.here(Phase::kTrain), 3600);
   EXPECT_NEAR(*times.cost_usd, 2 + 3 * clock.elapsed_s() / 3600, 1e-9);  // the earlier part at its own price
-}
-
-TEST(RunTimes, EarlierTimeWithoutACostGetsThePriceOfThisProcess) {
-  RunTimes earlier;
+  earlier = {};
   earlier[Phase::kTrain] = 3600;
-  RunClock clock = stopped_clock(1);
-  clock.go_on_from(earlier);
-  clock.stop();
-  EXPECT_FALSE(clock.total().cost_usd);
-  clock.set_price(Price{4, 1, "GPU table"});
-  EXPECT_NEAR(*clock.total().cost_usd, 4 + 4 * clock.elapsed_s() / 3600, 1e-9);
+  RunClock later = stopped_clock(1);
+  later.go_on_from(earlier);
+  later.stop();
+  EXPECT_FALSE(later.total().cost_usd);
+  later.set_price(Price{4, 1, "GPU table"});
+  EXPECT_NEAR(*later.total().cost_usd, 4 + 4 * later.elapsed_s() / 3600, 1e-9);
 }
 
-TEST(RunTimes, WhatIsUsedAddsUpOverProcesses) {
+TEST(RunTimes, WhatIsUsedAddsUpOverProcessesThatSayIt) {
   RunTimes earlier{.usage = {.cpu_s = 10, .energy_wh = 100, .gpu_watched_s = 30, .gpu_busy_s = 15}};
   earlier[Phase::kTrain] = 40;
   RunClock clock;
@@ -89,18 +80,15 @@ TEST(RunTimes, WhatIsUsedAddsUpOverProcesses) {
   clock.stop();
   here.cpu_s = 50;
   EXPECT_EQ(clock.total().usage.cpu_s, 15) << "a stopped clock asks nobody";
-}
-
-TEST(RunTimes, AnEarlierProcessThatDidNotSayMakesTheSumUnknown) {
-  RunTimes earlier{.usage = {.energy_wh = 100}};
-  RunClock clock;
-  clock.go_on_from(earlier);
-  EXPECT_TRUE(clock.total().usage.cpu_s) << "no time has gone before";
-  earlier[Phase::kTrain] = 40;
-  clock.go_on_from(earlier);
-  EXPECT_FALSE(clock.total().usage.cpu_s);
-  EXPECT_FALSE(clock.total().usage.energy_wh) << "this process has no GPU";
-  EXPECT_FALSE(clock.total().usage.mean_gpu_utilization());
+  RunTimes silent{.usage = {.energy_wh = 100}};
+  RunClock other;
+  other.go_on_from(silent);
+  EXPECT_TRUE(other.total().usage.cpu_s) << "no time has gone before";
+  silent[Phase::kTrain] = 40;
+  other.go_on_from(silent);
+  EXPECT_FALSE(other.total().usage.cpu_s);
+  EXPECT_FALSE(other.total().usage.energy_wh) << "this process has no GPU";
+  EXPECT_FALSE(other.total().usage.mean_gpu_utilization());
 }
 
 TEST(RunTimes, ProcessorTimeIsThatOfAllThreads) {
@@ -137,28 +125,36 @@ TEST(RunTimes, APriceSaysWhereItComesFrom) {
 }
 
 TEST(RunTimes, TheLastEndUpToAStepCounts) {
-  const TemporaryFolder folder;
+  const testing_support::TemporaryFolder folder;
   const auto file = folder / "metrics.jsonl";
   EXPECT_FALSE(logged_times(file, 4));
   write_text(file, start_line(0) + train_line(1, 1, 1));
   EXPECT_FALSE(logged_times(file, 4));  // of an earlier build
-  const std::string of_4 =
-      R"({"event":"end","step":4,"phases_s":{"train":3,"other":1},"cost_usd":0.25,"cpu_s":7,"energy_wh":1.5,)"
-      R"("gpu_watched_s":4,"gpu_busy_s":3})";
-  write_text(file, R"({"event":"start","step":0,"phases_s":{"load":1},"cost_usd":null})"
-                   "\n" +
-                       of_4 + "\n" +
-                       R"({"event":"end","step":6,"phases_s":{"train":9},"cost_usd":null})"
-                       "\n" +
-                       "{\"event\":\"tr");
+  write_text(file, R"({"event":"start","step":0,"phases_s":{"load":1},"cost_usd":null}
+{"event":"end","step":4,"phases_s":{"train":3,"other":1},"cost_usd":0.25,"cpu_s":7,"energy_wh":1.5,"gpu_watched_s":4,"gpu_busy_s":3}
+{"event":"end","step":6,"phases_s":{"train":9},"cost_usd":null}
+{"event":"tr)");
   EXPECT_FALSE(logged_times(file, 3)) << "the start of a process that may have been killed";
   EXPECT_EQ(logged_times(file, 4)->wall_s(), 4);
-  EXPECT_EQ(logged_times(file, 5)->cost_usd, 0.25);
-  EXPECT_EQ(logged_times(file, 5)->usage.cpu_s, 7);
-  EXPECT_EQ(logged_times(file, 5)->usage.energy_wh, 1.5);
-  EXPECT_EQ(logged_times(file, 5)->usage.mean_gpu_utilization(), 75);
+  const RunTimes of_5 = logged_times(file, 5).value();
+  EXPECT_EQ(std::tuple(of_5.cost_usd, of_5.usage.cpu_s, of_5.usage.energy_wh, of_5.usage.mean_gpu_utilization()),
+            std::tuple(0.25, 7, 1.5, 75));
   EXPECT_FALSE(logged_times(file, 6)->usage.cpu_s) << "an older version did not say";
   EXPECT_EQ(logged_times(file, 6)->wall_s(), 9);
+}
+
+TEST(HostMemory, PeakGrowsWithTouchedPagesAndStays) {
+  const double before = peak_host_memory_gib();
+  ASSERT_GT(before, 0);
+  constexpr std::size_t kBytes = std::size_t{1} << 26;
+  {
+    std::vector<char> block(kBytes, 'x');
+    ASSERT_EQ(block[kBytes / 2], 'x');
+  }
+  EXPECT_GT(peak_host_memory_gib(), before + 0.05);
+  EXPECT_LT(peak_host_memory_gib(), before + 0.2);
+  EXPECT_GT(host_memory_gib(), 0.001);
+  EXPECT_LE(host_memory_gib(), peak_host_memory_gib() + 0.001);
 }
 
 }  // namespace

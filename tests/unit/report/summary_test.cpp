@@ -5,15 +5,18 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "lora_train/base/file.h"
+#include "support/expect_parts.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using testing_support::expect_members;
+
+Json object_of(const RunSummary& summary) { return Json::parse(to_json(summary)); }
 
 std::string names_of(const Json& object) {
   std::string keys;
@@ -21,32 +24,23 @@ std::string names_of(const Json& object) {
   return keys;
 }
 
-TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
-  EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
+TEST(Summary, HasTheKeysOfTheContractInItsOrderAndNullForUnknown) {
+  const Json object = object_of({});
+  EXPECT_EQ(names_of(object),
             "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
             "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s "
-            "peak_memory_gib startup_peak_memory_gib "
-            "peak_host_memory_gib "
-            "gpu num_gpus cuda_graphs "
-            "cost_usd energy_wh mean_gpu_utilization cpu_s ledger adapter adapter_step run_name profile_hash version "
-            "gpu_price_per_hour price_source ");
-}
-
-TEST(Summary, WritesUnknownAsNull) {
-  const Json object = Json::parse(to_json(RunSummary{}));
+            "peak_memory_gib startup_peak_memory_gib peak_host_memory_gib gpu num_gpus cuda_graphs cost_usd energy_wh "
+            "mean_gpu_utilization cpu_s ledger adapter adapter_step run_name profile_hash version gpu_price_per_hour "
+            "price_source ");
   for (const char* key :
        {"train_loss", "eval_loss", "best_eval_loss", "best_step", "best_metric", "adapter_step", "peak_memory_gib",
         "startup_peak_memory_gib", "gpu", "cost_usd", "adapter", "energy_wh", "mean_gpu_utilization", "cpu_s"}) {
     EXPECT_TRUE(object.at(key).is_null()) << key;
   }
-}
-
-TEST(Summary, SaysWhetherStepsAreRecordedAndWhyNot) {
   RunSummary summary;
-  EXPECT_EQ(Json::parse(to_json(summary)).at("cuda_graphs"),
-            (Json{{"recorded", false}, {"reason", "no step was computed"}}));
+  expect_members(object_of(summary), R"({"cuda_graphs": {"recorded": false, "reason": "no step was computed"}})");
   summary.cuda_graphs = {true, ""};
-  EXPECT_EQ(Json::parse(to_json(summary)).at("cuda_graphs"), (Json{{"recorded", true}, {"reason", nullptr}}));
+  expect_members(object_of(summary), R"({"cuda_graphs": {"recorded": true, "reason": null}})");
 }
 
 TEST(Summary, KeepsEveryBitOfADoubleAndReplacesNonFiniteOnes) {
@@ -54,10 +48,20 @@ TEST(Summary, KeepsEveryBitOfADoubleAndReplacesNonFiniteOnes) {
   summary.train_loss = 0.1 + 0.2;
   summary.eval_loss = std::nextafter(1.0, 2.0);
   summary.tokens_per_s = std::numeric_limits<double>::infinity();
-  const Json object = Json::parse(to_json(summary));
+  const Json object = object_of(summary);
   EXPECT_EQ(object.at("train_loss").get<double>(), 0.1 + 0.2);
   EXPECT_EQ(object.at("eval_loss").get<double>(), std::nextafter(1.0, 2.0));
   EXPECT_TRUE(object.at("tokens_per_s").is_null());
+}
+
+TEST(Summary, ShowsLedgerAndError) {
+  RunSummary summary;
+  summary.ledger = {.total = 10, .kept = 7, .entries = {{data::LedgerReason::kOverlength, 3, "train.jsonl:4", ""}}};
+  summary.num_held_out = 2;
+  summary.error = RunError{"numeric", "loss is not finite", "step 3"};
+  expect_members(object_of(summary), R"({
+    "ledger": {"total": 10, "kept": 7, "held_out": 2, "reasons": {"overlength": {"count": 3, "first": "train.jsonl:4"}}},
+    "error": {"kind": "numeric", "message": "loss is not finite", "where": "step 3"}})");
 }
 
 RunSummary timed_summary() {
@@ -74,19 +78,11 @@ RunSummary timed_summary() {
   return summary;
 }
 
-TEST(Summary, RatesAreThoseOfTheWholeRun) {
-  const Json object = Json::parse(to_json(timed_summary()));
-  EXPECT_EQ(object.at("wall_s"), 100);
-  EXPECT_EQ(object.at("train_s"), 75);
-  EXPECT_EQ(object.at("tokens_per_s"), 40);
-  EXPECT_EQ(object.at("steps_per_s"), 0.08);
-  EXPECT_EQ(object.at("cost_usd"), 2.581);
-  EXPECT_EQ(object.at("price_source"), "profile");
-  EXPECT_EQ(object.at("gpu_price_per_hour"), 3.5);
+TEST(Summary, RatesAndWordsAreThoseOfTheWholeRun) {
+  const Json object = object_of(timed_summary());
+  expect_members(object, R"({"wall_s": 100, "train_s": 75, "tokens_per_s": 40, "steps_per_s": 0.08, "cost_usd": 2.581,
+                             "price_source": "profile", "gpu_price_per_hour": 3.5})");
   EXPECT_EQ(names_of(object.at("phases_s")), "data load tune train evaluate save result other ");
-}
-
-TEST(Summary, SaysInWordsWhatTheTimeWentInto) {
   EXPECT_EQ(times_in_words(timed_summary()),
             "time: 1m 40s: data 3.0s, train 1m 15s (75%), other 22s; 40 tokens a second in steps; $2.58 at $3.50 an "
             "hour (profile)");
@@ -98,10 +94,7 @@ TEST(Summary, SaysWhatTheGpusUsed) {
   RunTimes times =
       RunTimes::of(summary.phases_s, 2.581, {.cpu_s = 80, .energy_wh = 430.4, .gpu_watched_s = 80, .gpu_busy_s = 60});
   set_times(summary, times);
-  const Json object = Json::parse(to_json(summary));
-  EXPECT_EQ(object.at("energy_wh"), 430.4);
-  EXPECT_EQ(object.at("mean_gpu_utilization"), 75);
-  EXPECT_EQ(object.at("cpu_s"), 80);
+  expect_members(object_of(summary), R"({"energy_wh": 430.4, "mean_gpu_utilization": 75, "cpu_s": 80})");
   EXPECT_TRUE(times_in_words(summary).ends_with("hour (profile); 430 Wh; GPU busy 75% of the time"))
       << times_in_words(summary);
   times.usage.energy_wh = 1234;
@@ -124,17 +117,6 @@ TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {
   EXPECT_NE(in_words(summary).find("at step 4 of 9"), std::string::npos);
 }
 
-TEST(Summary, ShowsLedgerAndError) {
-  RunSummary summary;
-  summary.ledger = {.total = 10, .kept = 7, .entries = {{data::LedgerReason::kOverlength, 3, "train.jsonl:4", ""}}};
-  summary.num_held_out = 2;
-  summary.error = RunError{"numeric", "loss is not finite", "step 3"};
-  const Json object = Json::parse(to_json(summary));
-  EXPECT_EQ(object.at("ledger").dump(),
-            R"({"total":10,"kept":7,"held_out":2,"reasons":{"overlength":{"count":3,"first":"train.jsonl:4"}}})");
-  EXPECT_EQ(object.at("error").dump(), R"({"kind":"numeric","message":"loss is not finite","where":"step 3"})");
-}
-
 TEST(Summary, CommandsThatComeNextReadTheResult) {
   RunSummary summary;
   summary.adapter = "runs/my run/adapter";
@@ -155,12 +137,9 @@ TEST(Summary, IsOneLineWhateverThePathHolds) {
   const std::string text = to_json(summary);
   EXPECT_EQ(text.find('\n'), std::string::npos);
   EXPECT_EQ(Json::parse(text).at("adapter"), "runs/a\nb\xef\xbf\xbd/adapter");
-}
-
-TEST(Summary, IsWrittenWithALineEnd) {
   const testing_support::TemporaryFolder folder;
-  write_summary(folder / "summary.json", RunSummary{});
-  EXPECT_EQ(read_file(folder / "summary.json"), to_json(RunSummary{}) + "\n");
+  write_summary(folder / "summary.json", summary);
+  EXPECT_EQ(read_file(folder / "summary.json"), text + "\n");
 }
 
 }  // namespace

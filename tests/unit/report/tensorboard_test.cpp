@@ -2,19 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <map>
-#include <string>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/expect_parts.h"
 #include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {
 namespace {
 
+using testing_support::expect_parts;
 using testing_support::TemporaryFolder;
 
 std::string from_hex(std::string_view digits) {
@@ -54,15 +55,18 @@ bool has_tag(const std::string& payload, const std::string& tag) {
 }
 
 /// With all figures that a CPU run has.
-StepRecord full_step() {
-  StepRecord record;
-  for (auto member :
-       {&StepRecord::epoch, &StepRecord::loss, &StepRecord::loss_mean, &StepRecord::grad_norm,
-        &StepRecord::learning_rate, &StepRecord::tokens_per_s, &StepRecord::step_ms, &StepRecord::data_wait_ms,
-        &StepRecord::train_s, &StepRecord::cpu_percent, &StepRecord::host_memory_gib})
-    record.*member = 0;
-  return record;
-}
+const StepRecord kFullStep{.step = 3,
+                           .epoch = 0,
+                           .loss = 0,
+                           .loss_mean = 0,
+                           .grad_norm = 0,
+                           .learning_rate = 0,
+                           .tokens_per_s = 0,
+                           .step_ms = 0,
+                           .data_wait_ms = 0,
+                           .train_s = 0,
+                           .cpu_percent = 0,
+                           .host_memory_gib = 0};
 
 EvalRecord eval_of(const std::string& name) {
   EvalRecord record;
@@ -71,26 +75,28 @@ EvalRecord eval_of(const std::string& name) {
   return record;
 }
 
-TEST(TensorBoard, Crc32cOfTheCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283U); }
+/// The file of a writer that got these.
+template <typename... Records>
+std::string written(const Records&... records) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  (writer.add(records), ...);
+  writer.flush();
+  return read_file(writer.path());
+}
 
-TEST(TensorBoard, VersionRecordIsTheGolden) {
+TEST(TensorBoard, RecordsAreTheGoldens) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
   EXPECT_EQ(version_record(1.0), from_hex("1800000000000000"
                                           "a37f4b22"
                                           "09000000000000f03f1a0d627261696e2e4576656e743a32"
                                           "86bf577a"));
-}
-
-TEST(TensorBoard, ScalarRecordIsTheGolden) {
   const std::string record = scalar_record("train/loss", 0.5F, 10, 2.0);
   ASSERT_EQ(record.size(), 8U + 4U + 32U + 4U);
   EXPECT_EQ(u32_at(record, 0), 32U);
   EXPECT_EQ(u32_at(record, 8), 0x50a9ed29U);
   EXPECT_EQ(u32_at(record, 44), 0xd95ba04dU);
-}
-
-TEST(TensorBoard, StepsPast127UseLongerVarints) {
-  const std::string record = scalar_record("t", 0.0F, 300, 2.0);
-  EXPECT_NE(record.find(from_hex("10ac02")), std::string::npos);
+  EXPECT_NE(scalar_record("t", 0.0F, 300, 2.0).find(from_hex("10ac02")), std::string::npos) << "a longer varint";
 }
 
 TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
@@ -99,9 +105,7 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   {
     TensorBoardWriter writer(folder / "tensorboard");
     path = writer.path();
-    StepRecord record = full_step();
-    record.step = 3;
-    writer.add(record);
+    writer.add(kFullStep);
   }
   EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.", 0), 0U);
   const auto payloads = payloads_of(read_file(path));
@@ -116,55 +120,29 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   for (std::size_t i = 0; i < std::size(tags); ++i) EXPECT_TRUE(has_tag(payloads[i + 1], tags[i])) << tags[i];
 }
 
-TEST(TensorBoard, HasWhatIsKnownOfTheGpu) {
-  const TemporaryFolder folder;
-  TensorBoardWriter writer(folder.path());
-  StepRecord record = full_step();
+TEST(TensorBoard, HasWhatIsKnownOfTheGpuAndOfEachRank) {
+  StepRecord record = kFullStep;
   record.gpu_utilization = 97;
   record.gpu_temperature_c = 65;
   record.gpu_throttle = {"power_cap"};
-  writer.add(record);
-  writer.flush();
-  const auto payloads = payloads_of(read_file(writer.path()));
+  const auto payloads = payloads_of(written(record));
   ASSERT_EQ(payloads.size(), 19U);
   EXPECT_TRUE(has_tag(payloads[17], "train/gpu_utilization"));
   EXPECT_TRUE(has_tag(payloads[18], "train/gpu_temperature_c"));
-}
-
-TEST(TensorBoard, EachRankHasItsCurves) {
-  const TemporaryFolder folder;
-  TensorBoardWriter writer(folder.path());
-  StepRecord record = full_step();
   record.rank_compute_ms = {1.5, 2};
   record.rank_data_wait_ms = {0, 3};
   record.rank_memory_gib = {7, 8};
-  writer.add(record);
-  writer.flush();
-  const std::string text = read_file(writer.path());
-  for (const char* tag : {"train/rank_compute_ms/0", "train/rank_compute_ms/1", "train/rank_data_wait_ms/1",
-                          "train/rank_memory_gib/0", "train/rank_memory_gib/1"}) {
-    EXPECT_NE(text.find(tag), std::string::npos) << tag;
-  }
+  expect_parts(written(record), {"train/rank_compute_ms/0", "train/rank_compute_ms/1", "train/rank_data_wait_ms/1",
+                                 "train/rank_memory_gib/0", "train/rank_memory_gib/1"});
 }
 
 TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
-  const TemporaryFolder folder;
-  TensorBoardWriter writer(folder.path());
-  const EvalRecord first = eval_of("val"), second = eval_of("hard");
-  writer.add(first);
-  writer.add(second);
-  writer.add(first);
-  writer.flush();
-  std::map<std::string, int> seen;
-  for (const auto& payload : payloads_of(read_file(writer.path()))) {
-    for (const char* tag : {"eval/loss", "eval/hard/loss", "eval/val/loss", "eval/token_accuracy"}) {
-      seen[tag] += has_tag(payload, tag) ? 1 : 0;
-    }
+  const auto payloads = payloads_of(written(eval_of("val"), eval_of("hard"), eval_of("val")));
+  for (const auto& [tag, times] :
+       {std::pair{"eval/loss", 2}, {"eval/token_accuracy", 2}, {"eval/hard/loss", 1}, {"eval/val/loss", 0}}) {
+    const auto has = [name = std::string(tag)](const std::string& payload) { return has_tag(payload, name); };
+    EXPECT_EQ(std::count_if(payloads.begin(), payloads.end(), has), times) << tag;
   }
-  EXPECT_EQ(seen["eval/loss"], 2);
-  EXPECT_EQ(seen["eval/token_accuracy"], 2);
-  EXPECT_EQ(seen["eval/hard/loss"], 1);
-  EXPECT_EQ(seen["eval/val/loss"], 0);
 }
 
 TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
@@ -177,9 +155,7 @@ TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
   end.times[Phase::kTrain] = 4;
   writer.add(end);
   const std::string text = read_file(writer.path());
-  for (const char* part : {"args", "    output_dir: runs/a\n", "train/train_runtime", "train/train_steps_per_second"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part;
-  }
+  expect_parts(text, {"args", "    output_dir: runs/a\n", "train/train_runtime", "train/train_steps_per_second"});
   payloads_of(text);
 }
 
@@ -191,11 +167,9 @@ TEST(TensorBoard, EachOfSeveralSetsHasTheTagsOfTrainer) {
   record.num_documents = 10;
   writer.add(record);
   writer.flush();
-  const std::string text = read_file(writer.path());
-  for (const char* tag : {"eval/loss", "eval/runtime", "eval/samples_per_second", "eval/val_loss", "eval/val_runtime",
-                          "eval/val_samples_per_second"}) {
-    EXPECT_NE(text.find(std::string(tag) + "\x15"), std::string::npos) << tag;
-  }
+  expect_parts(read_file(writer.path()),
+               {"eval/loss\x15", "eval/runtime\x15", "eval/samples_per_second\x15", "eval/val_loss\x15",
+                "eval/val_runtime\x15", "eval/val_samples_per_second\x15"});
 }
 
 TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
@@ -217,8 +191,7 @@ TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
 
 TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {
   const TemporaryFolder folder;
-  const TensorBoardWriter first(folder.path()), second(folder.path());
-  EXPECT_NE(first.path(), second.path());
+  EXPECT_NE(TensorBoardWriter(folder.path()).path(), TensorBoardWriter(folder.path()).path());
 }
 
 }  // namespace

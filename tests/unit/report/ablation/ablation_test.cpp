@@ -1,19 +1,22 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/report/ablation/ablation_report.h"
+#include "support/expect_parts.h"
 #include "support/temporary_folder.h"
+#include "unit/report/run_files.h"
 
 namespace lora_train::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Map = std::map<std::string, std::string>;
+using testing_support::expect_members;
+using testing_support::expect_parts;
 
 Map values_of(const Setting& setting) { return {setting.values.begin(), setting.values.end()}; }
 
@@ -74,25 +77,19 @@ TEST(Ladder, QuantisesNoBaseThatIsTrainedOrStoredQuantised) {
 }
 
 /// Five steps: the first takes 10 s, the others 2 s, each with 100 tokens.
-void write_run(const std::filesystem::path& folder, int num_steps = 5) {
-  std::filesystem::create_directories(folder);
-  std::ofstream lines(folder / "metrics.jsonl");
-  lines << R"({"event":"start","step":0,"total_steps":5})"
-        << "\n";
-  for (int step = 1; step <= num_steps; ++step) {
-    lines << R"({"event":"train","step":)" << step
-          << R"(,"loss":2,"loss_mean":2,"supervised_tokens":10,"tokens":100,"num_documents":3,"step_ms":1,"elapsed_s":)"
-          << 8 + 2 * step << "}\n";
-  }
-  std::ofstream(folder / "summary.json")
-      << R"({"status":"done","step":5,"tokens":500,"train_loss":2.25,"startup_s":{"data":1.5,"load":2},"gpu":null})"
-      << "\n";
+void write_measured_run(const std::filesystem::path& folder, int num_steps = 5) {
+  std::string lines = start_line(0);
+  for (int step = 1; step <= num_steps; ++step) lines += with(train_line(step, 2, 8 + 2 * step), "\"num_documents\":3");
+  write_text(folder / "metrics.jsonl", lines);
+  write_text(
+      folder / "summary.json",
+      R"({"status":"done","step":5,"tokens":500,"train_loss":2.25,"startup_s":{"data":1.5,"load":2},"gpu":null})");
 }
 
 class MeasurementTest : public testing::Test {
  protected:
   Measurement measured(const std::string& name, Rung rung, double tokens_per_s, double loss) {
-    write_run(folder_ / name);
+    write_measured_run(folder_ / name);
     Measurement found = measure({name, rung, {}}, folder_ / name, 0, 5);
     found.tokens_per_s = tokens_per_s;
     found.loss = loss;
@@ -102,7 +99,7 @@ class MeasurementTest : public testing::Test {
 };
 
 TEST_F(MeasurementTest, CountsTokensAfterTheFirstFifthOfTheSteps) {
-  write_run(folder_ / "run");
+  write_measured_run(folder_ / "run");
   const Measurement found = measure({"a", Rung::kStep, {}}, folder_ / "run", 0, 5);
   ASSERT_TRUE(found.is_done) << found.reason;
   EXPECT_DOUBLE_EQ(found.tokens_per_s, 400 / 8.0);
@@ -114,13 +111,12 @@ TEST_F(MeasurementTest, CountsTokensAfterTheFirstFifthOfTheSteps) {
 }
 
 TEST_F(MeasurementTest, ARunThatDidNotEndIsNotDone) {
-  write_run(folder_ / "short", 4);
+  write_measured_run(folder_ / "short", 4);
   EXPECT_FALSE(measure({"a", Rung::kStep, {}}, folder_ / "short", 0, 5).is_done);
-  write_run(folder_ / "failed");
+  write_measured_run(folder_ / "failed");
   EXPECT_FALSE(measure({"a", Rung::kStep, {}}, folder_ / "failed", 6, 5).is_done);
   const Measurement missing = measure({"a", Rung::kStep, {}}, folder_ / "nothing", 2, 5);
-  EXPECT_FALSE(missing.is_done);
-  EXPECT_FALSE(missing.reason.empty());
+  EXPECT_TRUE(!missing.is_done && !missing.reason.empty());
 }
 
 TEST_F(MeasurementTest, RefusesToCompareDifferentWork) {
@@ -138,12 +134,10 @@ TEST_F(MeasurementTest, RefusesToCompareDifferentWork) {
 TEST_F(MeasurementTest, TheBaseIsTheFirstOfTheLadderThatIsDone) {
   std::vector<Measurement> found = {measured("your profile", Rung::kProfile, 300, 2),
                                     measured("plain", Rung::kStep, 100, 2), measured("bf16", Rung::kStep, 200, 2)};
-  EXPECT_EQ(baseline(found), &found[1]);
-  found[1].is_done = false;
-  EXPECT_EQ(baseline(found), &found[2]);
-  found[2].is_done = false;
-  EXPECT_EQ(baseline(found), &found[0]);
-  found[0].is_done = false;
+  for (const std::size_t next : {1, 2, 0}) {
+    EXPECT_EQ(baseline(found), &found[next]);
+    found[next].is_done = false;
+  }
   EXPECT_EQ(baseline(found), nullptr);
 }
 
@@ -158,29 +152,20 @@ TEST_F(MeasurementTest, ReportsSpeedLossAndWhatFailed) {
   ablation.measurements.push_back(failed);
 
   const std::string table = ablation_table(ablation);
-  EXPECT_NE(table.find("3.00x"), std::string::npos) << table;
-  EXPECT_NE(table.find("too few documents to tell: +0.0200"), std::string::npos) << table;
-  EXPECT_NE(table.find("<b>"), std::string::npos) << table;
-  EXPECT_NE(table.find("does not fit & ends\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("left out: x\n"), std::string::npos) << table;
+  expect_parts(table, {"3.00x", "too few documents to tell: +0.0200", "<b>", "does not fit & ends\n", "left out: x\n"});
 
   std::istringstream lines(ablation_json(ablation));
   std::vector<Json> objects;
   for (std::string line; std::getline(lines, line);) objects.push_back(Json::parse(line));
   ASSERT_EQ(objects.size(), 3U);
-  EXPECT_EQ(objects[0]["setting"], "your profile");
-  EXPECT_EQ(objects[0]["tokens_per_s"], 300);
-  EXPECT_EQ(objects[0]["loss"], 2.5);
-  EXPECT_EQ(objects[0]["supervised_tokens"], 50);
-  EXPECT_EQ(objects[0]["eval_loss_difference"]["verdict"], "unclear");
-  EXPECT_TRUE(objects[1]["eval_loss_difference"].is_null());
-  EXPECT_TRUE(objects[2]["tokens_per_s"].is_null());
-  EXPECT_EQ(objects[2]["reason"], "does not fit & ends");
+  expect_members(objects[0], R"({"setting": "your profile", "tokens_per_s": 300, "loss": 2.5, "supervised_tokens": 50,
+                                 "eval_loss_difference": {"verdict": "unclear"}})");
+  expect_members(objects[1], R"({"eval_loss_difference": null})");
+  expect_members(objects[2], R"({"tokens_per_s": null, "reason": "does not fit & ends"})");
 
   const std::string page = ablation_page(ablation);
   EXPECT_TRUE(is_ablation_page(page));
-  EXPECT_NE(page.find("<svg"), std::string::npos);
-  EXPECT_NE(page.find("does not fit &amp; ends"), std::string::npos);
+  expect_parts(page, {"<svg", "does not fit &amp; ends"});
   EXPECT_EQ(page.find("<b>"), std::string::npos);
   EXPECT_EQ(ablation_chart(ablation).rectangles.size(), 3U);  // two bars and the line that they begin at
 }

@@ -39,25 +39,23 @@ class Picture {
   std::vector<png_byte> pixels_;
 };
 
-constexpr std::array kWhite{255, 255, 255}, kBarColor{147, 179, 226};
+constexpr std::array kWhite{255, 255, 255}, kBarColor{147, 179, 226}, kAccentColor{37, 99, 235};
 
-TEST(Drawing, PaintsRectanglesWhereTheyAre) {
+TEST(Drawing, PaintsRectanglesWhereTheyAreAndNoPictureWithoutAnAreaOrTooLarge) {
   const Drawing drawing{.width = 40, .height = 20, .rectangles = {{10, 5, 20, 10, Ink::kBar}}};
   const Picture picture(to_png(drawing, 2));
   ASSERT_EQ(picture.width(), 80);
   ASSERT_EQ(picture.height(), 40);
-  EXPECT_EQ(picture.at(20, 10), kBarColor);
-  EXPECT_EQ(picture.at(59, 29), kBarColor);
-  EXPECT_EQ(picture.at(19, 10), kWhite);
-  EXPECT_EQ(picture.at(60, 29), kWhite);
-  EXPECT_EQ(picture.at(20, 30), kWhite);
+  for (const auto& [x, y] : {std::pair{20, 10}, {59, 29}}) EXPECT_EQ(picture.at(x, y), kBarColor) << x;
+  for (const auto& [x, y] : {std::pair{19, 10}, {60, 29}, {20, 30}}) EXPECT_EQ(picture.at(x, y), kWhite) << x;
+  EXPECT_THROW(to_png(Drawing{.width = 0, .height = 5}), std::runtime_error);
+  EXPECT_THROW(to_png(Drawing{.width = 100'000, .height = 100'000}), std::runtime_error);
 }
 
-TEST(Drawing, PaintsLinesWithSmoothEdges) {
+TEST(Drawing, PaintsLinesWithSmoothEdgesAndOnePointAsADot) {
   const Drawing drawing{.width = 40, .height = 20, .polylines = {{{{5, 10}, {20, 10}, {35, 10}}, 4, Ink::kAccent, 1}}};
   const Picture picture(to_png(drawing, 1));
-  EXPECT_EQ(picture.at(20, 9), (std::array{37, 99, 235}));  // also where two segments meet
-  EXPECT_EQ(picture.at(20, 10), (std::array{37, 99, 235}));
+  for (const int y : {9, 10}) EXPECT_EQ(picture.at(20, y), kAccentColor) << y;  // also where two segments meet
   EXPECT_EQ(picture.at(20, 13), kWhite);
   EXPECT_EQ(picture.at(1, 10), kWhite);
   const Drawing slanted{.width = 40, .height = 20, .polylines = {{{{0, 0}, {40, 20}}, 2, Ink::kText, 1}}};
@@ -65,15 +63,11 @@ TEST(Drawing, PaintsLinesWithSmoothEdges) {
   bool has_shades = false;
   for (int x = 0; x < 40; ++x) has_shades = has_shades || (smooth.at(x, 10)[0] > 60 && smooth.at(x, 10)[0] < 220);
   EXPECT_TRUE(has_shades);
-}
-
-TEST(Drawing, OnePointIsADot) {
-  const Drawing drawing{.width = 20, .height = 20, .polylines = {{{{10, 10}}, 8, Ink::kAccent, 1}}};
-  const Picture picture(to_png(drawing, 1));
-  EXPECT_EQ(picture.at(10, 10), (std::array{37, 99, 235}));
-  EXPECT_EQ(picture.at(10, 7), (std::array{37, 99, 235}));
-  EXPECT_EQ(picture.at(14, 14), kWhite);
-  EXPECT_NE(to_svg(drawing).find("<circle cx=\"10.0\" cy=\"10.0\" r=\"4.0\""), std::string::npos);
+  const Drawing one_point{.width = 20, .height = 20, .polylines = {{{{10, 10}}, 8, Ink::kAccent, 1}}};
+  const Picture dot(to_png(one_point, 1));
+  for (const int y : {7, 10}) EXPECT_EQ(dot.at(10, y), kAccentColor) << y;
+  EXPECT_EQ(dot.at(14, 14), kWhite);
+  EXPECT_NE(to_svg(one_point).find("<circle cx=\"10.0\" cy=\"10.0\" r=\"4.0\""), std::string::npos);
 }
 
 TEST(Axis, TicksAreRound) {
@@ -127,7 +121,7 @@ TEST(ReliabilityChart, HasADotAndABarForEachBinThatIsNotEmpty) {
   EXPECT_EQ(bars, 2);
 }
 
-TEST(Drawing, WritesLabelsFromTheirLeftOrRightEnd) {
+TEST(Drawing, WritesLabelsAsWideAsTheirGlyphsFromTheirLeftOrRightEnd) {
   Drawing drawing{.width = 200, .height = 30, .labels = {{.x = 100, .baseline = 20, .text = "measured"}}};
   const Picture right_of(to_png(drawing, 1));
   EXPECT_EQ(right_of.num_dark(0, 99), 0);
@@ -136,18 +130,10 @@ TEST(Drawing, WritesLabelsFromTheirLeftOrRightEnd) {
   const Picture left_of(to_png(drawing, 1));
   EXPECT_GT(left_of.num_dark(0, 101), 50);
   EXPECT_EQ(left_of.num_dark(102, 200), 0);
-}
-
-TEST(Drawing, ALabelIsAsWideAsItsGlyphs) {
   EXPECT_NEAR(label_width("10", 26), 2 * label_width("10", 13), 1e-9);
   EXPECT_GT(label_width("WWW", 13), 2 * label_width("iii", 13));
   EXPECT_GT(label_width("\xC3\xA9t\xC3\xA9", 13), label_width("t", 13));
   EXPECT_EQ(label_width("", 13), 0);
-}
-
-TEST(Drawing, RefusesWhatHasNoAreaOrTooMuch) {
-  EXPECT_THROW(to_png(Drawing{.width = 0, .height = 5}), std::runtime_error);
-  EXPECT_THROW(to_png(Drawing{.width = 100'000, .height = 100'000}), std::runtime_error);
 }
 
 TEST(Drawing, TheSvgEscapesWhatItShows) {
@@ -158,22 +144,19 @@ TEST(Drawing, TheSvgEscapesWhatItShows) {
   EXPECT_EQ(svg.find("<script"), std::string::npos);
 }
 
-TEST(BarChart, BarsAreAsLongAsTheirValues) {
+TEST(BarChart, BarsAreAsLongAsTheirValuesAndTheChartAsWideAsItsTexts) {
   const Drawing drawing = draw({.title = "Speed", .bars = {{"a", 10, "10"}, {"b", 40, "40"}, {"c", {}, "too big"}}});
   ASSERT_EQ(drawing.rectangles.size(), 3U);  // and the line that they begin at
   EXPECT_NEAR(drawing.rectangles[1].width, 4 * drawing.rectangles[0].width, 1e-9);
   const auto& last = drawing.labels.back();
   EXPECT_EQ(last.text, "too big");
   EXPECT_EQ(last.ink, Ink::kBad);
-}
-
-TEST(BarChart, IsWideEnoughForItsTexts) {
   const std::string name(60, 'W'), text(80, 'M');
-  const Drawing drawing = draw({.title = "t", .bars = {{name, 1, text}}});
-  for (const Label& label : drawing.labels) {
+  const Drawing wide = draw({.title = "t", .bars = {{name, 1, text}}});
+  for (const Label& label : wide.labels) {
     const double width = label_width(label.text, label.size);
     EXPECT_GE(label.align == Align::kLeft ? label.x : label.x - width, 0) << label.text;
-    EXPECT_LE(label.align == Align::kLeft ? label.x + width : label.x, drawing.width) << label.text;
+    EXPECT_LE(label.align == Align::kLeft ? label.x + width : label.x, wide.width) << label.text;
   }
 }
 
