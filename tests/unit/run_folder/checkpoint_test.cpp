@@ -19,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing_support::SmallCheckpoint;
-using testing_support::TemporaryFolder;
-
-fs::path save_step(const fs::path& folder, std::int64_t step) {
-  const SmallCheckpoint made(step);
-  return save(folder, made.contents());
-}
 
 std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   std::vector<std::string> names;
@@ -32,136 +26,141 @@ std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   return names;
 }
 
-std::vector<std::string> names_in(const fs::path& folder) { return names_of(list(folder)); }
+class Checkpoint : public testing::Test {
+ protected:
+  fs::path save_step(std::int64_t step) const {
+    const SmallCheckpoint made(step);
+    return save(folder_.path(), made.contents());
+  }
+  void save_steps(std::initializer_list<std::int64_t> steps) const {
+    for (const std::int64_t step : steps) save_step(step);
+  }
+  std::vector<std::string> names() const { return names_of(list(folder_.path())); }
 
-TEST(Checkpoint, BringsBackEveryBit) {
-  const TemporaryFolder folder;
+  const testing_support::TemporaryFolder folder_;
+};
+
+void expect_problem(const fs::path& checkpoint, const std::string& part) {
+  const std::string problem = verify(checkpoint).substr(0, 1000);
+  EXPECT_NE(problem.find(part), std::string::npos) << part << " is not in " << problem;
+}
+
+Manifest manifest_of(const fs::path& checkpoint) {
+  return parse_manifest(read_file(checkpoint / storage::kManifestFile), "m");
+}
+
+void write_manifest(const fs::path& checkpoint, const Manifest& manifest) {
+  write_file_atomic(checkpoint / storage::kManifestFile, to_json(manifest));
+}
+
+TEST_F(Checkpoint, BringsBackEveryBit) {
   const SmallCheckpoint made(7);
   Contents contents = made.contents();
-  contents.state.tokens = 1234567890123;
-  contents.state.best_eval_loss = 0.1 + 0.2;
-  contents.state.eval_step = 6;
-  contents.state.loss_sum = 1.0 / 3.0;
-  contents.state.loss_weight = 77.5;
-  contents.state.started_at = 1234567890;
-  contents.state.total_loss_sum = 2.0 / 3.0;
-  contents.state.total_loss_weight = 99;
-  contents.state.times = report::RunTimes::of({{"load", 1.0 / 7.0}, {"train", 60}}, 0.3, {12.5, {}, 40, 1.0 / 3});
-  contents.state.peak_memory_gib = 12.25;
+  TrainState& state = contents.state;
+  state.tokens = 1234567890123;
+  state.supervised_tokens = 123456789012;
+  state.best_eval_loss = 0.1 + 0.2;
+  state.best_metric = 0.7;
+  state.best_step = 5;
+  state.evals_without_gain = 1;
+  state.eval_step = 6;
+  state.loss_sum = 1.0 / 3.0;
+  state.loss_weight = 77.5;
+  state.started_at = 1234567890;
+  state.total_loss_sum = 2.0 / 3.0;
+  state.total_loss_weight = 99;
+  state.times = report::RunTimes::of({{"load", 1.0 / 7.0}, {"train", 60}}, 0.3, {12.5, {}, 40, 1.0 / 3});
+  state.peak_memory_gib = 12.25;
+  state.global_batch_size = 12;
+  state.tuning = R"({"choices":{"gemm":{"choice":"0a","ms":0.3333333333333333}},"gpu":"H200"})";
+  state.loss_chunk_rows = 882;
   contents.world_size = 4;
-  contents.state.global_batch_size = 12;
-  const fs::path path = save(folder.path(), contents);
+  const fs::path path = save(folder_.path(), contents, {folder_ / "no-such-log"});  // whose absence is no reason
   EXPECT_EQ(path.filename(), "checkpoint-7");
   EXPECT_EQ(verify(path), "");
   const Description found = describe(path);
-  EXPECT_EQ(found.state.step, 7);
-  EXPECT_EQ(found.state.tokens, 1234567890123);
-  EXPECT_EQ(found.state.best_eval_loss, 0.1 + 0.2);
-  EXPECT_FALSE(found.state.eval_loss.has_value());
-  EXPECT_EQ(found.state.eval_step, 6);
-  EXPECT_EQ(found.state.loss_sum, 1.0 / 3.0);
-  EXPECT_EQ(found.state.loss_weight, 77.5);
-  EXPECT_EQ(found.state.started_at, 1234567890);
-  EXPECT_EQ(found.state.total_loss_sum, 2.0 / 3.0);
-  EXPECT_EQ(found.state.total_loss_weight, 99);
-  EXPECT_EQ(found.state.times.seconds, contents.state.times.seconds);
-  EXPECT_EQ(found.state.times.cost_usd, 0.3);
-  EXPECT_EQ(found.state.times.usage.cpu_s, 12.5);
-  EXPECT_FALSE(found.state.times.usage.energy_wh);
-  EXPECT_EQ(found.state.times.usage.gpu_watched_s, 40);
-  EXPECT_EQ(found.state.times.usage.gpu_busy_s, 1.0 / 3);
-  EXPECT_EQ(found.state.peak_memory_gib, 12.25);
+  const auto counts = [](const TrainState& of) {
+    return std::tie(of.step, of.started_at, of.epoch, of.tokens, of.supervised_tokens, of.eval_loss, of.best_eval_loss,
+                    of.best_metric, of.best_step, of.evals_without_gain, of.eval_step, of.loss_sum, of.loss_weight,
+                    of.total_loss_sum, of.total_loss_weight, of.peak_memory_gib, of.global_batch_size, of.tuning,
+                    of.loss_chunk_rows);
+  };
+  const auto times = [](const report::RunTimes& of) {
+    return std::tie(of.seconds, of.cost_usd, of.usage.cpu_s, of.usage.energy_wh, of.usage.gpu_watched_s,
+                    of.usage.gpu_busy_s);
+  };
+  EXPECT_EQ(counts(found.state), counts(state));
+  EXPECT_EQ(times(found.state.times), times(state.times));
   EXPECT_EQ(found.world_size, 4);
-  EXPECT_EQ(found.state.global_batch_size, 12);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);
   const storage::SafetensorsFile file(MappedFile::read(path / "adapter_model.safetensors"));
   EXPECT_EQ(file.bytes(*file.find("lora_B")), made.bytes());
   EXPECT_EQ(read_file(path / storage::kProfileFile), "model: some-model\n");
+  EXPECT_EQ(describe(save_step(1)).state.tuning, "") << "nothing was measured";
 }
 
-TEST(Checkpoint, KeepsWhatWasChosenByMeasuring) {
-  const TemporaryFolder folder;
-  const SmallCheckpoint small(1);  // the contents point into it
-  Contents contents = small.contents();
-  EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, "") << "as in checkpoints of before";
-  contents.state.tuning = R"({"choices":{"gemm":{"choice":"0a","ms":0.3333333333333333}},"gpu":"H200"})";
-  contents.state.loss_chunk_rows = 882;
-  const TrainState state = describe(save(folder.path(), contents)).state;
-  EXPECT_EQ(state.tuning, contents.state.tuning);
-  EXPECT_EQ(state.loss_chunk_rows, 882);
-}
-
-TEST(Checkpoint, EveryFileIsVouchedFor) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
-  std::size_t num_files = 0;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const std::string bytes = read_file(entry.path());
-    const std::string name = entry.path().filename().string();
-    ++num_files;
-    write_file_atomic(entry.path(), bytes.substr(0, bytes.size() - 1));
-    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
-    std::string flipped = bytes;
-    flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
-    write_file_atomic(entry.path(), flipped);
-    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
-    fs::remove(entry.path());
-    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
-    write_file_atomic(entry.path(), bytes);
+TEST_F(Checkpoint, EveryFileIsVouchedForAndWhatIsWrongWithItIsSaid) {
+  const fs::path path = save_step(1);
+  const std::vector<std::string> names = list_folder(path);
+  EXPECT_EQ(names.size(), 6u);
+  for (const std::string& name : names) {
+    const bool is_manifest = name == storage::kManifestFile;
+    const std::string bytes = read_file(path / name), size = std::to_string(bytes.size() - 1);
+    write_file_atomic(path / name, bytes.substr(0, bytes.size() - 1));
+    expect_problem(path, name + (is_manifest ? ": " : ": has " + size + " bytes, but the manifest says "));
+    for (const std::size_t place : {bytes.size() / 2, bytes.size() - 1}) {
+      std::string flipped = bytes;
+      flipped[place] = static_cast<char>(flipped[place] ^ 1);
+      write_file_atomic(path / name, flipped);
+      expect_problem(path, name + (is_manifest ? ": " : ": does not match its hash in the manifest"));
+    }
+    fs::remove(path / name);
+    expect_problem(path, name + (is_manifest ? ": is missing" : ": is missing or not a file"));
+    write_file_atomic(path / name, bytes);
     EXPECT_EQ(verify(path), "");
   }
-  EXPECT_EQ(num_files, 6u);
 }
 
-TEST(Checkpoint, WhatIsNoFileIsAProblemAndNotWaitedFor) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
+TEST_F(Checkpoint, WhatIsNoFileIsAProblemAndNotWaitedFor) {
+  const fs::path path = save_step(1);
   for (const char* name : {"optimizer.safetensors", "manifest.json"}) {
     fs::rename(path / name, path / "aside");
     ASSERT_EQ(::mkfifo((path / name).c_str(), 0644), 0);
-    EXPECT_NE(verify(path).find("not a file"), std::string::npos) << verify(path);
+    expect_problem(path, "not a file");
     fs::remove(path / name);
     fs::create_symlink("aside", path / name);
-    EXPECT_NE(verify(path).find("not a file"), std::string::npos) << verify(path);
+    expect_problem(path, "not a file");
     fs::remove(path / name);
     fs::rename(path / "aside", path / name);
   }
 }
 
-TEST(Checkpoint, AManifestThatLeadsElsewhereIsRefused) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
-  for (const std::string& name : {std::string("../secret"), std::string("/etc/passwd"), std::string("-rf"),
-                                  std::string(".hidden"), std::string("a\nb"), std::string("a\0b", 3), std::string()}) {
-    Manifest manifest = parse_manifest(read_file(path / storage::kManifestFile), "m");
+TEST_F(Checkpoint, AManifestThatLeadsElsewhereOrLacksWhatIsNeededIsRefused) {
+  const fs::path path = save_step(1);
+  const Manifest whole = manifest_of(path);
+  for (const auto& name :
+       std::vector<std::string>{"../secret", "/etc/passwd", "-rf", ".hidden", "a\nb", {"a\0b", 3}, ""}) {
+    Manifest manifest = whole;
     manifest.files[name] = {1, "0"};
-    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("names the file"), std::string::npos) << name << ": " << verify(path);
-    manifest.files.erase(name);
-    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
-    EXPECT_EQ(verify(path), "");
+    write_manifest(path, manifest);
+    expect_problem(path, "names the file");
   }
-}
-
-TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
-  const Manifest whole = parse_manifest(read_file(path / storage::kManifestFile), "m");
+  write_manifest(path, whole);
+  EXPECT_EQ(verify(path), "");
   for (const char* name : {"trainer_state.json", "profile.yaml", "optimizer.safetensors"}) {
     Manifest manifest = whole;
     manifest.files.erase(name);
-    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("does not list " + std::string(name)), std::string::npos) << verify(path);
+    write_manifest(path, manifest);
+    expect_problem(path, "does not list " + std::string(name));
   }
   Manifest other_step = whole;
   other_step.step = 2;
-  write_file_atomic(path / storage::kManifestFile, to_json(other_step));
-  EXPECT_NE(verify(path).find("a different step"), std::string::npos) << verify(path);
+  write_manifest(path, other_step);
+  expect_problem(path, "a different step");
 }
 
-TEST(Checkpoint, AManifestThatIsNoneOrWasEditedIsRefused) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
+TEST_F(Checkpoint, AManifestThatIsMissingNoneOrEditedIsRefused) {
+  const fs::path path = save_step(1);
   const std::string good = read_file(path / storage::kManifestFile);
   using nlohmann::json;
   const auto edited = [&](void (*change)(json&)) {
@@ -193,197 +192,123 @@ TEST(Checkpoint, AManifestThatIsNoneOrWasEditedIsRefused) {
   };
   for (const auto& [text, message] : cases) {
     write_file_atomic(path / storage::kManifestFile, text);
-    EXPECT_NE(verify(path).find(message), std::string::npos) << text.substr(0, 200) << "\n"
-                                                             << verify(path).substr(0, 1000);
+    expect_problem(path, message);
   }
-}
-
-TEST(Checkpoint, WhatIsWrongWithAFileIsSaid) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1), other = save_step(folder.path(), 2);
-  const auto expect = [&](const char* name, const std::string& bytes, const char* message) {
-    const std::string good = read_file(path / name);
-    write_file_atomic(path / name, bytes);
-    EXPECT_TRUE(verify(path).starts_with(name)) << verify(path);
-    EXPECT_NE(verify(path).find(message), std::string::npos) << verify(path);
-    write_file_atomic(path / name, good);
-  };
-  std::string optimizer = read_file(path / storage::kOptimizerFile);
-  optimizer.back() = static_cast<char>(optimizer.back() ^ 1);
-  expect(storage::kOptimizerFile, optimizer, "does not match its hash in the manifest");
-  expect(storage::kOptimizerFile, "", "has 0 bytes, but the manifest says");
-  expect(storage::kStateFile, read_file(other / storage::kStateFile), "manifest");
-  expect(storage::kAdapterConfigFile, "{\"r\": 8}\n", "does not match its hash in the manifest");
-  fs::remove(path / storage::kProfileFile);
-  EXPECT_NE(verify(path).find("profile.yaml: is missing or not a file"), std::string::npos) << verify(path);
-}
-
-TEST(Checkpoint, APlaceWithoutAManifestIsNoCheckpoint) {
-  const TemporaryFolder folder;
-  fs::create_directory(folder / "empty");
-  write_file_atomic(folder / "file", "checkpoint");
-  for (const char* name : {"empty", "file", "nothing"}) {
-    EXPECT_NE(verify(folder / name).find("manifest.json: is missing"), std::string::npos)
-        << name << verify(folder / name);
-  }
-}
-
-// Found by the fuzz target `manifest`: printing a value is recursive, and get<>() makes some integer of any number.
-TEST(Checkpoint, ANestedManifestIsRefused) {
+  // Found by the fuzz target `manifest`: printing a value is recursive.
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
   EXPECT_THROW(parse_manifest("{\"version\": " + deep + "}", "m"), FormatError);
+  fs::create_directory(folder_ / "empty");
+  write_file_atomic(folder_ / "file", "checkpoint");
+  for (const char* name : {"empty", "file", "nothing"}) expect_problem(folder_ / name, "manifest.json: is missing");
 }
 
-TEST(Checkpoint, AStateThatIsNoneIsRefused) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
+TEST_F(Checkpoint, AStateThatIsNoneIsRefused) {
+  const fs::path path = save_step(1);
   const std::string whole = read_file(path / storage::kStateFile);
   for (const std::string tokens : {"1e30", "1.5", "true", "-1", "9223372036854775808", "[[[[]]]]", "\"1\""}) {
     std::string text = whole;
     const std::string key = "\"tokens\": ";
     text.replace(text.find(key), key.size() + 4, key + tokens);
     write_file_atomic(path / storage::kStateFile, text);
-    Manifest manifest = parse_manifest(read_file(path / storage::kManifestFile), "m");
+    Manifest manifest = manifest_of(path);
     manifest.files[storage::kStateFile] = hash_file(path / storage::kStateFile);
-    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("expected a whole number, 0 or more"), std::string::npos)
-        << tokens << ": " << verify(path);
+    write_manifest(path, manifest);
+    expect_problem(path, "expected a whole number, 0 or more");
   }
-}
-
-// Found by the fuzz target `manifest`: JSON text cannot hold it.
-TEST(Checkpoint, AStateThatIsNoUtf8IsRefused) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 1);
+  // Found by the fuzz target `manifest`: JSON text cannot hold what is no UTF-8.
   write_file_atomic(path / storage::kStateFile, "{\"step\": \"\xff\"}");
   EXPECT_THROW(describe(path), FormatError);
 }
 
-TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(newest_good(folder.path()), std::nullopt);
-  for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
-  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-10");
-  fs::remove(folder / "checkpoint-10" / storage::kManifestFile);
-  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-9");
+TEST_F(Checkpoint, TheNewestThatVerifiesIsTaken) {
+  EXPECT_EQ(newest_good(folder_.path()), std::nullopt);
+  save_steps({2, 10, 9});
+  EXPECT_EQ(newest_good(folder_.path())->filename(), "checkpoint-10");
+  fs::remove(folder_ / "checkpoint-10" / storage::kManifestFile);
+  EXPECT_EQ(newest_good(folder_.path())->filename(), "checkpoint-9");
+  fs::copy(folder_ / "checkpoint-2", folder_ / "checkpoint-900");
+  EXPECT_EQ(newest_good(folder_.path())->filename(), "checkpoint-9") << "a copy under another name is passed over";
 }
 
-TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
-  const TemporaryFolder folder;
-  for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
+TEST_F(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
+  save_steps({2, 10, 9});
   for (const char* other : {"checkpoint-x", "checkpoint-", "checkpoint--3", "checkpoint-7b"})
-    fs::create_directory(folder / other);
-  rotate(folder.path(), 10, 2, std::nullopt);
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
-  EXPECT_TRUE(fs::exists(folder / "checkpoint-7b"));
+    fs::create_directory(folder_ / other);
+  rotate(folder_.path(), 10, 2, std::nullopt);
+  EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-7b"));
 }
 
-TEST(Checkpoint, FoldersOfOtherToolsAreLeftAlone) {
-  const TemporaryFolder folder;
-  const auto of_another = folder / "checkpoint-2";
-  std::filesystem::create_directory(of_another);
+TEST_F(Checkpoint, FoldersOfOtherToolsAreLeftAlone) {
+  const auto of_another = folder_ / "checkpoint-2";
+  fs::create_directory(of_another);
   write_file_atomic(of_another / "trainer_state.json", R"({"global_step": 2, "log_history": [], "max_steps": 9})");
-  write_file_atomic(folder / "checkpoint-5", "a file");
-  for (const std::int64_t step : {1, 3, 4}) save_step(folder.path(), step);
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-3", "checkpoint-1"}));
-  EXPECT_EQ(names_of(list_others(folder.path())), (std::vector<std::string>{"checkpoint-5", "checkpoint-2"}));
-  EXPECT_THROW(save_step(folder.path(), 2), IoError);
-  EXPECT_THROW(save_step(folder.path(), 5), IoError);
-  rotate(folder.path(), 4, 1, std::nullopt);
-  delete_after(folder.path(), 0);
-  EXPECT_TRUE(list(folder.path()).empty());
-  EXPECT_TRUE(std::filesystem::exists(of_another / "trainer_state.json"));
-  EXPECT_EQ(read_file(folder / "checkpoint-5"), "a file");
+  write_file_atomic(folder_ / "checkpoint-5", "a file");
+  save_steps({1, 3, 4});
+  EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-4", "checkpoint-3", "checkpoint-1"}));
+  EXPECT_EQ(names_of(list_others(folder_.path())), (std::vector<std::string>{"checkpoint-5", "checkpoint-2"}));
+  EXPECT_THROW(save_step(2), IoError);
+  EXPECT_THROW(save_step(5), IoError);
+  rotate(folder_.path(), 4, 1, std::nullopt);
+  delete_after(folder_.path(), 0);
+  EXPECT_TRUE(list(folder_.path()).empty());
+  EXPECT_TRUE(fs::exists(of_another / "trainer_state.json"));
+  EXPECT_EQ(read_file(folder_ / "checkpoint-5"), "a file");
 }
 
-TEST(Checkpoint, FilesOfOthersSurviveRotationAndReplacement) {
-  const TemporaryFolder folder;
+TEST_F(Checkpoint, FilesOfOthersSurviveRotationAndReplacement) {
   for (const std::int64_t step : {1, 2, 3}) {
-    const auto path = save_step(folder.path(), step);
-    std::filesystem::create_directory(path / "evals");
+    const auto path = save_step(step);
+    fs::create_directory(path / "evals");
     write_file_atomic(path / "evals" / "mmlu.txt", std::to_string(step));
     write_file_atomic(path / "README.md", "mine");
+    write_file_atomic(path / "model.safetensors", "of a run with another adapter");
   }
-  save_step(folder.path(), 3);
-  rotate(folder.path(), 3, 1, std::nullopt);
-  EXPECT_EQ(verify(folder / "checkpoint-3"), "");
+  save_step(3);
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoint-3/model.safetensors")) << "one of the same step is replaced whole";
+  rotate(folder_.path(), 3, 1, std::nullopt);
+  EXPECT_EQ(verify(folder_ / "checkpoint-3"), "");
   for (const std::int64_t step : {1, 2, 3}) {
-    const auto path = folder / ("checkpoint-" + std::to_string(step));
+    const auto path = folder_ / ("checkpoint-" + std::to_string(step));
     EXPECT_EQ(read_file(path / "evals" / "mmlu.txt"), std::to_string(step));
     EXPECT_EQ(read_file(path / "README.md"), "mine");
-    EXPECT_EQ(std::filesystem::exists(path / storage::kOptimizerFile), step == 3);
+    EXPECT_EQ(fs::exists(path / storage::kOptimizerFile), step == 3);
   }
-  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"checkpoint-3"});
+  EXPECT_EQ(names(), std::vector<std::string>{"checkpoint-3"});
 }
 
-TEST(Checkpoint, ADamagedOneIsStillOurs) {
-  const TemporaryFolder folder;
-  const auto path = save_step(folder.path(), 3);
+TEST_F(Checkpoint, ADamagedOneIsStillOurs) {
+  const auto path = save_step(3);
   const std::string manifest = read_file(path / storage::kManifestFile), state = read_file(path / storage::kStateFile);
   for (const auto& [a, b] :
        {std::pair{manifest.substr(0, 5), state}, {std::string(), state}, {manifest, std::string()}}) {
     write_file_atomic(path / storage::kManifestFile, a);
     write_file_atomic(path / storage::kStateFile, b);
-    EXPECT_EQ(list(folder.path()).size(), 1U);
+    EXPECT_EQ(list(folder_.path()).size(), 1U);
     EXPECT_NE(verify(path), "");
   }
-  std::filesystem::remove(path / storage::kManifestFile);
-  std::filesystem::remove(path / storage::kStateFile);
-  EXPECT_TRUE(list(folder.path()).empty());
+  fs::remove(path / storage::kManifestFile);
+  fs::remove(path / storage::kStateFile);
+  EXPECT_TRUE(list(folder_.path()).empty());
 }
 
-TEST(Checkpoint, RotationSparesWhatWasJustSavedAndDoesNotCountLaterOnes) {
-  const TemporaryFolder folder;
-  for (const std::int64_t step : {1, 2, 3, 9}) save_step(folder.path(), step);
-  rotate(folder.path(), 3, 1, std::nullopt);
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-9", "checkpoint-3"}));
-}
-
-TEST(Checkpoint, ACopyUnderAnotherNameIsPassedOver) {
-  const TemporaryFolder folder;
-  for (const std::int64_t step : {1, 2}) save_step(folder.path(), step);
-  fs::copy(folder / "checkpoint-1", folder / "checkpoint-900");
-  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-2");
-}
-
-TEST(Checkpoint, AStopIsSeenWhileCheckpointsAreRead) {
-  const TemporaryFolder folder;
-  save_step(folder.path(), 1);
+TEST_F(Checkpoint, AStopIsSeenWhileCheckpointsAreRead) {
+  save_step(1);
   const StopRequests requests;
   set_max_time(0);
-  EXPECT_THROW(newest_good(folder.path()), StopError);
-  save_step(folder.path(), 2);  // what a stop asks for must not be stopped by it
-  EXPECT_EQ(verify(folder / "checkpoint-2"), "");
+  EXPECT_THROW(newest_good(folder_.path()), StopError);
+  save_step(2);  // what a stop asks for must not be stopped by it
+  EXPECT_EQ(verify(folder_ / "checkpoint-2"), "");
 }
 
-TEST(Checkpoint, ALogThatIsGoneIsNoReasonNotToSave) {
-  const TemporaryFolder folder;
-  const SmallCheckpoint made(1);
-  save(folder.path(), made.contents(), {folder / "no-such-log"});
-  EXPECT_EQ(verify(folder / "checkpoint-1"), "");
-}
-
-TEST(Checkpoint, RotationSparesTheBest) {
-  const TemporaryFolder folder;
-  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder.path(), step);
-  rotate(folder.path(), 4, 1, 2);
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-2"}));
-}
-
-TEST(Checkpoint, AnotherFutureIsDeleted) {
-  const TemporaryFolder folder;
-  for (const std::int64_t step : {1, 2, 3}) save_step(folder.path(), step);
-  delete_after(folder.path(), 2);
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-2", "checkpoint-1"}));
-}
-
-TEST(Checkpoint, OneOfTheSameStepIsReplacedWhole) {
-  const TemporaryFolder folder;
-  const fs::path path = save_step(folder.path(), 3);
-  write_file_atomic(path / "model.safetensors", "old");
-  save_step(folder.path(), 3);
-  EXPECT_FALSE(fs::exists(path / "model.safetensors"));
-  EXPECT_EQ(verify(path), "");
+TEST_F(Checkpoint, RotationSparesWhatWasJustSavedAndTheBestAndDoesNotCountLaterOnes) {
+  save_steps({1, 2, 3, 9});
+  rotate(folder_.path(), 3, 1, 2);
+  EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-9", "checkpoint-3", "checkpoint-2"}));
+  rotate(folder_.path(), 3, 1, std::nullopt);
+  EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-9", "checkpoint-3"}));
+  delete_after(folder_.path(), 3);
+  EXPECT_EQ(names(), std::vector<std::string>{"checkpoint-3"}) << "of another future";
 }
 
 }  // namespace

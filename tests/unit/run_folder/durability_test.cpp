@@ -129,8 +129,7 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, const Kind&
   }
   EXPECT_GE(resume(folder.path()), outcome.saved) << what;
   for (const auto& found : list(folder.path())) {
-    EXPECT_TRUE(storage::checkpoint_step(found) == 9 || verify(found).empty())
-        << what << ": half of one has a good name";
+    EXPECT_TRUE(storage::checkpoint_step(found) == 9 || verify(found).empty()) << what << ": half has a good name";
   }
   const bool is_harmless =
       fault == Fault::kNone || fault == Fault::kShort || (fault == Fault::kInterrupted && !from_then_on);
@@ -160,24 +159,17 @@ void fail_every_operation(const Kind& kind, const Faults& faults) {
               kStride, faults.size(), num_runs);
 }
 
-Faults all_faults() {
-  Faults faults;
-  for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kInterrupted, Fault::kDamaged, Fault::kShort}) {
-    faults.push_back({fault, false});
-  }
-  for (const Fault fault : {Fault::kCrashBefore, Fault::kCrashAfter, Fault::kIoError, Fault::kNoSpace, Fault::kShort,
-                            Fault::kInterrupted}) {
-    faults.push_back({fault, true});
-  }
-  return faults;
-}
+const Faults kAllFaults = {{Fault::kIoError, false},   {Fault::kNoSpace, false},   {Fault::kInterrupted, false},
+                           {Fault::kDamaged, false},   {Fault::kShort, false},     {Fault::kCrashBefore, true},
+                           {Fault::kCrashAfter, true}, {Fault::kIoError, true},    {Fault::kNoSpace, true},
+                           {Fault::kShort, true},      {Fault::kInterrupted, true}};
 
 TEST_F(Durability, AFaultAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
-  fail_every_operation({"a new checkpoint", 3}, all_faults());
+  fail_every_operation({"a new checkpoint", 3}, kAllFaults);
 }
 
 TEST_F(Durability, AFaultWhileOneOfTheSameStepIsReplacedToo) {
-  fail_every_operation({"one of the same step", 2}, all_faults());
+  fail_every_operation({"one of the same step", 2}, kAllFaults);
 }
 
 /// There the old one has no name for a moment, so a crash may lose it; an error may not.
@@ -188,8 +180,7 @@ TEST_F(Durability, AnErrorWhereFoldersCannotBeExchangedToo) {
 
 // ---- power loss ------------------------------------------------------------------------------------------------------
 
-const fs::path kRun = "/runs/first";
-const fs::path kLog = kRun / "metrics.jsonl";
+const fs::path kRun = "/runs/first", kLog = kRun / "metrics.jsonl";
 
 std::string log_lines(std::int64_t steps) {
   std::string lines;
@@ -226,10 +217,8 @@ void save_four_times(MemoryFileOps& disk, const std::function<void(std::int64_t)
 
 TEST_F(Durability, APowerLossNeverTakesACommittedCheckpoint) {
   std::size_t num_points = 0;
-  {
-    MemoryFileOps disk;
-    save_four_times(disk, [&](std::int64_t) { ++num_points; });
-  }
+  MemoryFileOps counted;
+  save_four_times(counted, [&](std::int64_t) { ++num_points; });
   const std::size_t num_states = amount(2000, 100'000);
   const std::size_t per_point = num_states / num_points + 1;
   std::mt19937_64 random(1);
@@ -241,16 +230,14 @@ TEST_F(Durability, APowerLossNeverTakesACommittedCheckpoint) {
       const ScopedFileOps scope(found);
       const std::int64_t step = resume(kRun);
       EXPECT_GE(step, saved) << "state " << num_looked_at;
-      EXPECT_TRUE(step == 0 || read_file(kLog).starts_with(log_lines(step)))
-          << "lines up to the checkpoint are missing";
+      EXPECT_TRUE(step == 0 || read_file(kLog).starts_with(log_lines(step))) << "lines before it are missing";
       num_newer += step > saved;
       ++num_looked_at;
       EXPECT_TRUE(step == 0 || sweeps_clean(kRun));
     }
   });
-  std::printf(
-      "durability: %zu states after a power loss at %zu moments; the checkpoint under way was there already in %zu\n",
-      num_looked_at, num_points, num_newer);
+  std::printf("durability: %zu states after a power loss at %zu moments; the checkpoint under way was there in %zu\n",
+              num_looked_at, num_points, num_newer);
   EXPECT_GE(num_looked_at, num_states);
 }
 

@@ -7,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/storage/run_names.h"
+#include "support/expect_refused.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::run_folder {
@@ -18,12 +19,8 @@ TEST(FolderLock, KeepsASecondRunOutAndNamesTheFirst) {
   const TemporaryFolder folder;
   {
     const FolderLock lock(folder / "run");
-    try {
-      const FolderLock second(folder / "run");
-      FAIL() << "locked twice";
-    } catch (const ConfigError& error) {
-      EXPECT_NE(error.message().find("process " + std::to_string(::getpid())), std::string::npos) << error.message();
-    }
+    testing_support::expect_refused([&] { const FolderLock second(folder / "run"); }, "",
+                                    {"process " + std::to_string(::getpid())}, ExitCode::kUsage);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
   EXPECT_NO_THROW(FolderLock(folder / "run"));
@@ -39,38 +36,31 @@ TEST(FolderLock, TakesOverWhatADeadProcessLeft) {
 
 TEST(FolderLock, LeavesFilesOfOthersAlone) {
   const TemporaryFolder folder;
-  write_file_atomic(folder / "mine", "mine");
-  write_file_atomic(folder / storage::kLockFile, "not a lock");
+  const auto file = folder / storage::kLockFile;
+  write_file_atomic(file, "not a lock");
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
-  EXPECT_EQ(read_file(folder / storage::kLockFile), "not a lock");
-  std::filesystem::remove(folder / storage::kLockFile);
-  std::filesystem::create_symlink("mine", folder / storage::kLockFile);
-  EXPECT_THROW(FolderLock(folder.path()), ConfigError);
-  EXPECT_EQ(read_file(folder / "mine"), "mine");
-  std::filesystem::remove(folder / storage::kLockFile);
-  ASSERT_EQ(::mkfifo((folder / storage::kLockFile).c_str(), 0600), 0);
+  EXPECT_EQ(read_file(file), "not a lock");
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
 }
 
-TEST(FolderLock, FollowsNoLinkToWhatLooksLikeALock) {
-  for (const char* content : {"", "process 1 on example.org"}) {
-    const TemporaryFolder folder;
+TEST(FolderLock, FollowsNoLinkEvenToWhatLooksLikeALock) {
+  const TemporaryFolder folder;
+  const auto link = folder / ".lora-train.lock";
+  std::filesystem::create_symlink("mine", link);
+  for (const char* content : {"mine", "", "process 1 on example.org"}) {
     write_file_atomic(folder / "mine", content);
-    std::filesystem::create_symlink("mine", folder / ".lora-train.lock");
     EXPECT_THROW(FolderLock(folder.path()), ConfigError);
     EXPECT_EQ(read_file(folder / "mine"), content);
   }
-  const TemporaryFolder folder;
-  std::filesystem::create_symlink("nothing", folder / ".lora-train.lock");
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("nothing", link);
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
   EXPECT_FALSE(std::filesystem::exists(folder / "nothing"));
 }
 
-TEST(FolderLock, AFolderThatCannotBeMadeIsAnIoError) {
-  const TemporaryFolder folder;
-  write_file_atomic(folder / "file", "");
-  EXPECT_THROW(FolderLock(folder / "file" / "run"), IoError);
-}
+TEST(FolderLock, AFolderThatCannotBeMadeIsAnIoError) { EXPECT_THROW(FolderLock("/dev/null/run"), IoError); }
 
 }  // namespace
 }  // namespace lora_train::run_folder
