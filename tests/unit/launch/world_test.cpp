@@ -8,6 +8,7 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "support/temporary_folder.h"
@@ -18,32 +19,28 @@ namespace {
 using testing_support::TemporaryFolder;
 using Map = std::map<std::string, std::string>;
 
-const Map kMaster = {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
-const Map kBare = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
-const Map kTorchrun = {
-    {"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-const Map kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
-                      {"OMPI_COMM_WORLD_SIZE", "4"},
-                      {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
-                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                      {"OMPI_COMM_WORLD_NODE_RANK", "2"},
-                      {"PMIX_NAMESPACE", "834076673"},
-                      {"PMIX_RANK", "2"},
-                      {"PMIX_SERVER_TMPDIR", "/tmp/ompi.vm.0/pid.23881"}};
-const Map kMpich = {
-    {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-const Map kMvapich = {{"MV2_COMM_WORLD_RANK", "0"},
-                      {"MV2_COMM_WORLD_SIZE", "2"},
-                      {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
-                      {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}};
-const Map kBatchScript = {{"SLURM_JOB_ID", "77"},
-                          {"SLURM_NTASKS", "5"},
-                          {"SLURM_PROCID", "0"},
-                          {"SLURM_LOCALID", "0"},
-                          {"SLURM_NODEID", "0"}};
-const Map kSrun = {
-    {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "3"}, {"SLURM_PROCID", "4"}, {"SLURM_STEP_NUM_TASKS", "5"},
-    {"SLURM_NTASKS", "5"},  {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"}};
+/// Of "NAME=VALUE NAME=VALUE".
+Map variables(const std::string& text) {
+  Map result;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) result[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  return result;
+}
+
+const Map kMaster = variables("MASTER_ADDR=node1 MASTER_PORT=29500");
+const Map kBare = variables("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4");
+const Map kTorchrun =
+    variables("TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1 TORCHELASTIC_USE_AGENT_STORE=True");
+const Map kOpenMpi = variables(
+    "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4 "
+    "OMPI_COMM_WORLD_NODE_RANK=2 PMIX_NAMESPACE=834076673 PMIX_RANK=2 PMIX_SERVER_TMPDIR=/tmp/ompi.vm.0/pid.23881");
+const Map kMpich = variables("PMI_RANK=1 PMI_SIZE=2 PMI_FD=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2");
+const Map kMvapich =
+    variables("MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=0 MV2_COMM_WORLD_LOCAL_SIZE=2");
+const Map kBatchScript = variables("SLURM_JOB_ID=77 SLURM_NTASKS=5 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0");
+const Map kSrun = variables(
+    "SLURM_JOB_ID=77 SLURM_STEP_ID=3 SLURM_PROCID=4 SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5 SLURM_LOCALID=0 "
+    "SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x2),1");
 
 Map together(std::initializer_list<Map> maps) {
   Map result;
@@ -53,11 +50,11 @@ Map together(std::initializer_list<Map> maps) {
   return result;
 }
 
-World world_of(const Map& variables, const std::filesystem::path& proc = "/no/proc") {
+World world_of(const Map& set, const std::filesystem::path& proc = "/no/proc") {
   return world_from(
       [&](const std::string& name) {
-        const auto found = variables.find(name);
-        return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
+        const auto found = set.find(name);
+        return found == set.end() ? std::nullopt : std::optional<std::string>(found->second);
       },
       proc);
 }
@@ -68,50 +65,63 @@ std::string places(const World& world) {
          "/" + std::to_string(world.local_size);
 }
 
-std::string refusal(const Map& variables, const std::filesystem::path& proc = "/no/proc") {
+std::string refusal(const Map& set) {
   try {
-    return "accepted as " + places(world_of(variables, proc));
+    return "accepted as " + places(world_of(set));
   } catch (const ConfigError& error) {
     return error.what();
   }
 }
 
-void expect_refusal(const Map& variables, const std::string& text) {
-  EXPECT_NE(refusal(variables).find(text), std::string::npos) << refusal(variables);
+void expect_refusal(const Map& set, const std::string& text) {
+  EXPECT_NE(refusal(set).find(text), std::string::npos) << refusal(set);
 }
 
-TEST(World, WhoeverSetsNothingIsOneProcess) {
-  const World world = world_of({});
-  EXPECT_EQ(world.launcher, Launcher::kNone);
-  EXPECT_EQ(places(world), "0/1 local 0/1");
-}
-
-TEST(World, ASingleProcessOfALauncherIsOneProcess) {
-  for (const Map& one :
-       {Map{{"RANK", "0"}, {"WORLD_SIZE", "1"}}, Map{{"WORLD_SIZE", "1"}}, Map{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
-        Map{{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}}) {
-    EXPECT_EQ(world_of(one).launcher, Launcher::kNone) << one.begin()->first;
+TEST(World, EachLauncherIsKnownByItsVariables) {
+  const Map nproc = variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 LORA_TRAIN_JOB_FOLDER=/tmp/job");
+  const Map pmi2 = variables("PMI_RANK=4 PMI_SIZE=5");  // of srun --mpi=pmi2
+  const std::tuple<Map, Launcher, std::string, std::string> cases[] = {
+      {{}, Launcher::kNone, "0/1 local 0/1", ""},
+      {together({kBare, kMaster, kTorchrun}), Launcher::kTorchrun, "5/8 local 1/4", "none.1"},
+      {kOpenMpi, Launcher::kOpenMpi, "2/4 local 2/4", "834076673"},
+      {kSrun, Launcher::kSlurm, "4/5 local 0/1", "77.3.0"},
+      {together({kSrun, pmi2}), Launcher::kSlurm, "4/5 local 0/1", "77.3.0"},
+      {together({kSrun, variables("SLURM_RESTART_COUNT=2")}), Launcher::kSlurm, "4/5 local 0/1", "77.3.2"},
+      {kBatchScript, Launcher::kNone, "0/1 local 0/1", ""},
+      {nproc, Launcher::kNproc, "1/2 local 1/2", "nproc"},
+      {together({kBare, kMaster}), Launcher::kVariables, "5/8 local 1/4", ""},
+      // the inner launcher counts
+      {together({kBare, kMaster, kTorchrun, kOpenMpi, kSrun}), Launcher::kTorchrun, "5/8 local 1/4", "none.1"},
+      {together({kOpenMpi, kSrun}), Launcher::kOpenMpi, "2/4 local 2/4", "834076673"},
+      {together({kMpich, kMaster, kSrun}), Launcher::kMpich, "1/2 local 1/2", ""},
+      {together({kOpenMpi, variables("RANK=2 WORLD_SIZE=4")}), Launcher::kOpenMpi, "2/4 local 2/4", "834076673"},
+      // one process of a launcher is one process
+      {variables("RANK=0 WORLD_SIZE=1"), Launcher::kNone, "0/1 local 0/1", ""},
+      {variables("WORLD_SIZE=1"), Launcher::kNone, "0/1 local 0/1", ""},
+      {variables("PMI_RANK=0 PMI_SIZE=1"), Launcher::kNone, "0/1 local 0/1", ""},
+      {variables("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1"), Launcher::kNone, "0/1 local 0/1", ""}};
+  for (const auto& [set, launcher, place, job] : cases) {
+    SCOPED_TRACE(set.empty() ? "" : set.begin()->first + " of " + std::to_string(set.size()));
+    const World world = world_of(set);
+    EXPECT_EQ(world.launcher, launcher);
+    EXPECT_EQ(places(world), place);
+    EXPECT_EQ(world.job, job);
   }
+  EXPECT_EQ(world_of(nproc).job_folder, "/tmp/job");
 }
 
-TEST(World, Torchrun) {
-  const World world = world_of(together({kBare, kMaster, kTorchrun}));
-  EXPECT_EQ(world.launcher, Launcher::kTorchrun);
-  EXPECT_EQ(places(world), "5/8 local 1/4");
-  EXPECT_EQ(world.job, "none.1");
-  EXPECT_TRUE(world.has_agent_store);
-  EXPECT_EQ(world.master_address, "node1");
-  EXPECT_EQ(world.master_port, 29500);
-  EXPECT_FALSE(world.is_on_one_host());
-}
-
-TEST(World, OpenMpi) {
-  const World world = world_of(kOpenMpi);
-  EXPECT_EQ(world.launcher, Launcher::kOpenMpi);
-  EXPECT_EQ(places(world), "2/4 local 2/4");
-  EXPECT_EQ(world.job, "834076673");
-  EXPECT_EQ(world.job_folder, "/tmp/ompi.vm.0/pid.23881");
-  EXPECT_TRUE(world.is_on_one_host());
+TEST(World, KnowsWhereRanksMeetAndNamesAJobFitForAFile) {
+  const World torchrun = world_of(together({kBare, kMaster, kTorchrun})), open_mpi = world_of(kOpenMpi);
+  EXPECT_EQ(torchrun.master_address, "node1");
+  EXPECT_EQ(torchrun.master_port, 29500);
+  EXPECT_TRUE(torchrun.has_agent_store);
+  EXPECT_FALSE(world_of(together({kBare, kMaster})).has_agent_store);
+  EXPECT_FALSE(torchrun.is_on_one_host());
+  EXPECT_TRUE(open_mpi.is_on_one_host());
+  EXPECT_EQ(open_mpi.job_folder, "/tmp/ompi.vm.0/pid.23881");
+  Map odd = together({kBare, kMaster, kTorchrun});
+  odd["TORCHELASTIC_RUN_ID"] = "../a job@x";
+  EXPECT_EQ(world_of(odd).job, ".._a_job_x.1");
 }
 
 TEST(World, MpichAndMvapichJobsAreNamedByTheProcessThatStartedTheRanks) {
@@ -122,66 +132,29 @@ TEST(World, MpichAndMvapichJobsAreNamedByTheProcessThatStartedTheRanks) {
   };
   add_process("self", "320 (a) b (c) S 310");
   add_process("310", "310 (sh) S 300");
-  add_process("300", "300 (hydra_pmi_proxy) S 1");
-  World world = world_of(kMpich, proc.path());
-  EXPECT_EQ(world.launcher, Launcher::kMpich);
-  EXPECT_EQ(places(world), "1/2 local 1/2");
-  EXPECT_EQ(world.job, "300-98765");
-  add_process("300", "300 (mpispawn) S 1");
-  world = world_of(kMvapich, proc.path());
-  EXPECT_EQ(world.launcher, Launcher::kMvapich);
-  EXPECT_EQ(places(world), "0/2 local 0/2");
-  EXPECT_EQ(world.job, "300-98765");
-}
-
-TEST(World, Slurm) {
-  World world = world_of(kSrun);
-  EXPECT_EQ(world.launcher, Launcher::kSlurm);
-  EXPECT_EQ(places(world), "4/5 local 0/1");
-  EXPECT_EQ(world.job, "77.3.0");
-  EXPECT_EQ(world_of(together({kSrun, {{"SLURM_RESTART_COUNT", "2"}}})).job, "77.3.2");
-  EXPECT_EQ(world_of(kBatchScript).launcher, Launcher::kNone);
-  // srun --mpi=pmi2
-  world = world_of(together({kSrun, {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}}}));
-  EXPECT_EQ(world.launcher, Launcher::kSlurm);
-  EXPECT_EQ(places(world), "4/5 local 0/1");
-}
-
-TEST(World, Nproc) {
-  const World world =
-      world_of(together({{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}},
-                         {{"LORA_TRAIN_JOB_FOLDER", "/tmp/job"}}}));
-  EXPECT_EQ(world.launcher, Launcher::kNproc);
-  EXPECT_EQ(places(world), "1/2 local 1/2");
-  EXPECT_EQ(world.job_folder, "/tmp/job");
-}
-
-TEST(World, BareVariables) {
-  const World world = world_of(together({kBare, kMaster}));
-  EXPECT_EQ(world.launcher, Launcher::kVariables);
-  EXPECT_EQ(places(world), "5/8 local 1/4");
-  EXPECT_FALSE(world.has_agent_store);
-}
-
-TEST(World, TheInnerLauncherCounts) {
-  EXPECT_EQ(world_of(together({kBare, kMaster, kTorchrun, kOpenMpi, kSrun})).launcher, Launcher::kTorchrun);
-  EXPECT_EQ(world_of(together({kOpenMpi, kSrun})).launcher, Launcher::kOpenMpi);
-  EXPECT_EQ(refusal(together({kMpich, kMaster, kSrun})), "accepted as 1/2 local 1/2");
-  EXPECT_EQ(places(world_of(together({kOpenMpi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}}))), "2/4 local 2/4");
+  for (const auto& [set, proxy, launcher, place] :
+       {std::tuple{kMpich, "hydra_pmi_proxy", Launcher::kMpich, "1/2 local 1/2"},
+        {kMvapich, "mpispawn", Launcher::kMvapich, "0/2 local 0/2"}}) {
+    add_process("300", "300 (" + std::string(proxy) + ") S 1");
+    const World world = world_of(set, proc.path());
+    EXPECT_EQ(world.launcher, launcher);
+    EXPECT_EQ(places(world), place);
+    EXPECT_EQ(world.job, "300-98765");
+  }
 }
 
 TEST(World, ContradictionsAreRefused) {
-  expect_refusal(together({kOpenMpi, kBare}), "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=4 (Open MPI)");
-  expect_refusal(together({kOpenMpi, kBare}), "contradicts RANK=5 and WORLD_SIZE=8");
+  expect_refusal(together({kOpenMpi, kBare}),
+                 "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=4 (Open MPI): contradicts RANK=5 and WORLD_SIZE=8");
   expect_refusal(together({kMpich, kOpenMpi}), "contradicts PMI_RANK=1 and PMI_SIZE=2 (MPICH)");
-  expect_refusal(together({kSrun, {{"RANK", "3"}, {"WORLD_SIZE", "5"}}}), "contradicts RANK=3 and WORLD_SIZE=5");
-  expect_refusal(together({kSrun, {{"RANK", "4"}, {"WORLD_SIZE", "6"}}}), "contradicts RANK=4 and WORLD_SIZE=6");
+  expect_refusal(together({kSrun, variables("RANK=3 WORLD_SIZE=5")}), "contradicts RANK=3 and WORLD_SIZE=5");
+  expect_refusal(together({kSrun, variables("RANK=4 WORLD_SIZE=6")}), "contradicts RANK=4 and WORLD_SIZE=6");
 }
 
 TEST(World, HalfOfThemIsRefused) {
-  expect_refusal({{"RANK", "0"}}, "WORLD_SIZE: is not set, but RANK is");
-  expect_refusal({{"WORLD_SIZE", "2"}}, "RANK: is not set, but WORLD_SIZE=2");
-  expect_refusal({{"PMI_RANK", "0"}}, "PMI_SIZE: is not set");
+  expect_refusal(variables("RANK=0"), "WORLD_SIZE: is not set, but RANK is");
+  expect_refusal(variables("WORLD_SIZE=2"), "RANK: is not set, but WORLD_SIZE=2");
+  expect_refusal(variables("PMI_RANK=0"), "PMI_SIZE: is not set");
   for (const auto& [all, name] :
        {std::pair(together({kBare, kMaster}), "LOCAL_RANK"), std::pair(together({kBare, kMaster}), "LOCAL_WORLD_SIZE"),
         std::pair(together({kBare, kMaster}), "MASTER_ADDR"), std::pair(together({kBare, kMaster}), "MASTER_PORT"),
@@ -194,36 +167,30 @@ TEST(World, HalfOfThemIsRefused) {
 }
 
 TEST(World, OutOfRangeIsRefused) {
-  const auto with = [](Map map, const std::string& name, const std::string& value) {
-    map[name] = value;
-    return map;
-  };
   const Map bare = together({kBare, kMaster});
-  expect_refusal(with(bare, "RANK", "8"), "RANK=8: expected a number from 0 to 7");
-  expect_refusal(with(bare, "RANK", "-1"), "RANK=-1: expected");
-  expect_refusal(with(bare, "WORLD_SIZE", "0"), "WORLD_SIZE=0: expected");
-  expect_refusal(with(bare, "WORLD_SIZE", "four"), "WORLD_SIZE=four: expected");
-  expect_refusal(with(bare, "WORLD_SIZE", "8 "), "WORLD_SIZE=8 : expected");
-  expect_refusal(with(bare, "LOCAL_RANK", "4"), "LOCAL_RANK=4: expected a number from 0 to 3");
-  expect_refusal(with(bare, "LOCAL_WORLD_SIZE", "9"), "LOCAL_WORLD_SIZE=9: expected a number from 1 to 8");
-  expect_refusal(with(bare, "MASTER_PORT", "65536"), "MASTER_PORT=65536: expected");
-  expect_refusal(with(kSrun, "SLURM_STEP_TASKS_PER_NODE", "2(x2)"), "SLURM_STEP_TASKS_PER_NODE=2(x2): does not say");
-  expect_refusal(with(kSrun, "SLURM_STEP_TASKS_PER_NODE", "2(x2),6"),
-                 "SLURM_STEP_TASKS_PER_NODE=2(x2),6: does not say");
+  const std::string tasks = "SLURM_STEP_TASKS_PER_NODE";
+  const std::tuple<Map, std::string, std::string, std::string> cases[] = {
+      {bare, "RANK", "8", "expected a number from 0 to 7"},
+      {bare, "RANK", "-1", "expected"},
+      {bare, "WORLD_SIZE", "0", "expected"},
+      {bare, "WORLD_SIZE", "four", "expected"},
+      {bare, "WORLD_SIZE", "8 ", "expected"},
+      {bare, "LOCAL_RANK", "4", "expected a number from 0 to 3"},
+      {bare, "LOCAL_WORLD_SIZE", "9", "expected a number from 1 to 8"},
+      {bare, "MASTER_PORT", "65536", "expected"},
+      {kSrun, tasks, "2(x2)", "does not say"},
+      {kSrun, tasks, "2(x2),6", "does not say"}};
+  for (const auto& [good, name, value, expected] : cases) {
+    Map map = good;
+    map[name] = value;
+    expect_refusal(map, name + "=" + value + ": " + expected);
+  }
 }
 
 TEST(World, RanksThatCouldNotMeetAreRefused) {
-  expect_refusal(kBare,
-                 "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (RANK and WORLD_SIZE)");
-  expect_refusal(
-      kMpich,
-      "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (MPICH)");  // its proxy is not found
-}
-
-TEST(World, AJobIsFitForAFileName) {
-  Map variables = together({kBare, kMaster, kTorchrun});
-  variables["TORCHELASTIC_RUN_ID"] = "../a job@x";
-  EXPECT_EQ(world_of(variables).job, ".._a_job_x.1");
+  const std::string text = "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet ";
+  expect_refusal(kBare, text + "(RANK and WORLD_SIZE)");
+  expect_refusal(kMpich, text + "(MPICH)");  // its proxy is not found
 }
 
 TEST(HostId, IsTheBootIdOrTheName) {
