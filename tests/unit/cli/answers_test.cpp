@@ -41,17 +41,16 @@ TEST_F(Collected, IsTextWithoutTheStopTokenAndIdsWithIt) {
   EXPECT_FALSE(answers_.at(1).base.has_value());
 }
 
-TEST_F(Collected, EndsBeforeAStopString) {
+TEST_F(Collected, EndsBeforeAStopStringAndShowsWholeCharacters) {
   auto collector = make({{}, {"\n\n"}}, /*streams=*/true);
   answer(collector, 0, false, "a\nb\n\nc");
   EXPECT_EQ(answers_.at(0).answer.text, "a\nb");
   EXPECT_EQ(answers_.at(0).answer.ids.size(), 5U);
   EXPECT_EQ(shown_, "[a][\nb]");
-}
-
-TEST_F(Collected, ShowsACharacterWhenItIsWholeAndAllInTheEnd) {
-  auto collector = make({{ByteTokenizer::kEos}, {"xyz"}}, /*streams=*/true);
-  answer(collector, 0, false, "\xC3\xA9xy");
+  shown_.clear();
+  answers_.clear();
+  auto other = make({{ByteTokenizer::kEos}, {"xyz"}}, /*streams=*/true);
+  answer(other, 0, false, "\xC3\xA9xy");
   EXPECT_EQ(shown_, "[\xC3\xA9][xy]");
   EXPECT_EQ(answers_.at(0).answer.text, "\xC3\xA9xy");
 }
@@ -65,6 +64,25 @@ TEST_F(Collected, WaitsForBothAnswersOfAComparison) {
   EXPECT_EQ(answers_.at(1).base->text, "base 1");
   EXPECT_EQ(answers_.at(1).answer.text, "adapter 1");
   EXPECT_FALSE(answers_.contains(0));
+}
+
+TEST(SideBySide, WrapsAtWordsCutsLongOnesAndCountsWideCharactersTwice) {
+  EXPECT_EQ(side_by_side("base", "one two three four five six", "adapter", "1\n\n2", 43),
+            "base                 | adapter\n"
+            "-------------------- | --------------------\n"
+            "one two three four   | 1\n"
+            "five six             |\n"
+            "                     | 2\n");
+  EXPECT_EQ(side_by_side("b", "\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60", "a",
+                         "aaaaaaaaaaaaaaaaaaaaaaaa", 43),
+            "b                    | a\n"
+            "-------------------- | --------------------\n"
+            "\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60 | aaaaaaaaaaaaaaaaaaaa\n"
+            "\u4f60                   | aaaa\n");
+}
+
+TEST(SideBySide, IsOneBelowTheOtherWhereThereIsNoRoomAndSteersNoTerminal) {
+  EXPECT_EQ(side_by_side("base", "x\x1b[2J", "adapter", "y", 30), "base:\nx\\x1b[2J\nadapter:\ny\n");
 }
 
 }  // namespace

@@ -2,17 +2,26 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/gpu.h"
+#include "support/expect_parts.h"
+#include "support/temporary_folder.h"
 
 namespace lora_train::cli {
 namespace {
 
 using nlohmann::json;
+using testing_support::expect_members;
+using testing_support::expect_parts;
+using testing_support::TemporaryFolder;
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+
+const bench::KernelCheck kKernel = {"swiglu forward fp32", "N=3 F=5", 1.5e-7, 1e-5, 12.5, 40, true, ""};
 
 device::Gpu gpu(int index, const std::string& name, int major, int minor) {
   device::Gpu made;
@@ -76,16 +85,13 @@ TEST(DoctorReport, MachineWithoutAGpuGetsNotesAndNothingFails) {
   expect(findings, "NCCL", CheckStatus::kOk, "2.28.9", "");
 }
 
-TEST(DoctorReport, MissingLibTorchFailsAndTheRestIsStillThere) {
+TEST(DoctorReport, MissingLibTorchOrEngineFailsAndTheRestIsStillThere) {
   DoctorFindings findings = cpu_machine();
   findings.torch.reset();
   findings.torch_problem = "not found: pip install torch==2.11.0";
   expect(findings, "LibTorch", CheckStatus::kFailed, "not found", "pip install torch==2.11.0");
   EXPECT_EQ(find(findings, "disk").status, CheckStatus::kOk);
-}
-
-TEST(DoctorReport, EngineThatCannotBeLoadedFails) {
-  DoctorFindings findings = cpu_machine();
+  findings = cpu_machine();
   findings.engine_problem = "liblora_train_engine.so: engine version 2, expected 3";
   expect(findings, "engine", CheckStatus::kFailed, "cannot be loaded", "expected 3");
 }
@@ -114,16 +120,13 @@ TEST(DoctorReport, OldDriverFailsWithItsAdviceAndNoGpuIsClaimed) {
   for (const auto& check : judge(findings)) EXPECT_NE(check.name, "GPU 0");
 }
 
-TEST(DoctorReport, GpuThatIsNewerOrInUseIsNoted) {
+TEST(DoctorReport, GpuThatIsNewerOrInUseIsNotedAndAnUnusableOneFailsUnlessAnotherIsGood) {
   DoctorFindings findings = gpu_machine();
   findings.gpus.gpus = {gpu(0, "NVIDIA Next", 13, 0)};
   expect(findings, "GPU 0", CheckStatus::kNote, "sm_130", "the driver compiles our kernels in the first run");
   findings.gpus.gpus[0].processes = {{4711, 3 * kGib}};
   expect(findings, "GPU 0", CheckStatus::kNote, "", "in use by pid 4711 (3.0 GiB)");
-}
-
-TEST(DoctorReport, UnusableGpuFailsUnlessAnotherIsGood) {
-  DoctorFindings findings = gpu_machine();
+  findings = gpu_machine();
   findings.gpus.gpus = {gpu(0, "Tesla T4", 7, 5)};
   expect(findings, "GPU 0", CheckStatus::kFailed, "Tesla T4, sm_75", "Ampere (8.0) and newer");
   findings.gpus.gpus.push_back(gpu(1, "NVIDIA A10G", 8, 6));
@@ -131,7 +134,7 @@ TEST(DoctorReport, UnusableGpuFailsUnlessAnotherIsGood) {
   expect(findings, "GPU 0", CheckStatus::kNote, "Tesla T4, sm_75", "Choose another GPU");
 }
 
-TEST(DoctorReport, PeerAccessIsALineAGpu) {
+TEST(DoctorReport, PeerAccessIsALineAGpuAndAMissingManagementLibraryIsNoted) {
   using device::PeerAccess;
   DoctorFindings findings = gpu_machine();
   findings.gpus.gpus.push_back(gpu(1, "NVIDIA H200", 9, 0));
@@ -139,6 +142,11 @@ TEST(DoctorReport, PeerAccessIsALineAGpu) {
   expect(findings, "GPU 1 reaches", CheckStatus::kOk, "nvlink self", "");
   findings.gpus.peer_access[1][0] = PeerAccess::kNone;
   expect(findings, "GPU 1 reaches", CheckStatus::kNote, "none self", "through host memory");
+  findings = gpu_machine();
+  findings.gpus.management_problem = "libnvidia-ml.so.1: not there";
+  findings.gpus.gpus[0].free_bytes.reset();
+  expect(findings, "driver management", CheckStatus::kNote, "", "libnvidia-ml.so.1: not there");
+  EXPECT_TRUE(find(findings, "GPU 0").value.ends_with("140.0 GiB"));
 }
 
 TEST(DoctorReport, WhatOnlyAGpuNeedsFailsWhereThereIsOne) {
@@ -159,14 +167,6 @@ TEST(DoctorReport, WhatOnlyAGpuNeedsFailsWhereThereIsOne) {
   }
 }
 
-TEST(DoctorReport, ManagementLibraryThatCannotBeUsedIsNoted) {
-  DoctorFindings findings = gpu_machine();
-  findings.gpus.management_problem = "libnvidia-ml.so.1: not there";
-  findings.gpus.gpus[0].free_bytes.reset();
-  expect(findings, "driver management", CheckStatus::kNote, "", "libnvidia-ml.so.1: not there");
-  EXPECT_TRUE(find(findings, "GPU 0").value.ends_with("140.0 GiB"));
-}
-
 TEST(DoctorReport, Disk) {
   DoctorFindings findings = cpu_machine();
   expect(findings, "disk", CheckStatus::kOk,
@@ -183,19 +183,16 @@ TEST(DoctorReport, Disk) {
   expect(findings, "disk", CheckStatus::kFailed, "cannot be written", "Read-only file system");
 }
 
-TEST(DoctorReport, KernelsThatDifferFail) {
+TEST(DoctorReport, KernelsThatDifferOrCannotRunFail) {
   DoctorFindings findings = cpu_machine();
-  findings.kernels = {{"swiglu forward fp32", "N=3 F=5", 1.5e-7, 1e-5, 12.5, 40, true, ""}};
+  findings.kernels = {kKernel};
   expect(findings, "swiglu forward fp32", CheckStatus::kOk,
          "N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference 40.0 us", "");
   findings.kernels[0].passed = false;
   expect(findings, "swiglu forward fp32", CheckStatus::kFailed, "", "wrong result. Train with kernels: reference");
   findings.kernels[0].note = "sizes differ: 2 and 3";
   expect(findings, "swiglu forward fp32", CheckStatus::kFailed, "", "sizes differ: 2 and 3. Train with");
-}
-
-TEST(DoctorReport, KernelsThatCannotRunFail) {
-  DoctorFindings findings = gpu_machine();
+  findings = gpu_machine();
   findings.kernels_place = "cuda:0 (NVIDIA H200)";
   expect(findings, "kernels", CheckStatus::kOk, "on cuda:0 (NVIDIA H200)", "");
   findings.kernels_problem = "libtorch_cuda.so: cannot be loaded";
@@ -210,68 +207,103 @@ TEST(DoctorReport, TableHasALineACheckThatEndsInItsStatus) {
             "a       one" + std::string(71, ' ') +
                 "ok\n"
                 "longer  three" +
-                std::string(69, ' ') +
-                "note: look here\n"
-                "b       " +
-                std::string(80, 'x') +
-                "  FAILED: do this\n"
-                "1 ok, 1 note, 1 FAILED\n");
+                std::string(69, ' ') + "note: look here\nb       " + std::string(80, 'x') +
+                "  FAILED: do this\n1 ok, 1 note, 1 FAILED\n");
 }
 
 TEST(DoctorReport, TableHasOneLineForAllKernelsThatAgree) {
   DoctorFindings findings = cpu_machine();
   findings.kernels_place = "CPU";
-  findings.kernels = {{"swiglu forward fp32", "N=3 F=5", 2e-6, 1e-5, 12.5, 40, true, ""},
-                      {"rope forward fp32", "N=3", 1, 1e-5, 1, 1, false, ""}};
+  findings.kernels = {kKernel, {"rope forward fp32", "N=3", 1, 1e-5, 1, 1, false, ""}};
   const std::string table = doctor_table(judge(findings));
-  EXPECT_NE(table.find("1 of 2 agree with their references on CPU"), std::string::npos) << table;
+  expect_parts(table, {"1 of 2 agree with their references on CPU", "rope forward fp32"});
   EXPECT_EQ(table.find("swiglu"), std::string::npos) << table;
-  EXPECT_NE(table.find("rope forward fp32"), std::string::npos) << table;
-  EXPECT_EQ(kernel_line(findings.kernels[0]), "swiglu forward fp32" + std::string(23, ' ') +
-                                                  "N=3 F=5: error 2.0e-06, at most 1e-05; 12.5 us, reference 40.0 us" +
-                                                  std::string(9, ' ') + "ok");
+  EXPECT_EQ(kernel_line(kKernel), "swiglu forward fp32" + std::string(23, ' ') +
+                                      "N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference 40.0 us" +
+                                      std::string(9, ' ') + "ok");
 }
 
-TEST(DoctorReport, JsonSaysTheSame) {
+TEST(DoctorReport, JsonSaysTheSameAndNullForWhatIsMissing) {
   DoctorFindings findings = gpu_machine();
   findings.gpus.gpus[0].processes = {{4711, std::nullopt}};
-  findings.kernels = {{"swiglu forward fp32", "N=3 F=5", 1.5e-7, 1e-5, 12.5, 40, true, ""}};
+  findings.kernels = {kKernel};
   const auto checks = judge(findings);
   const std::string text = doctor_json(findings, checks);
   EXPECT_EQ(text.find('\n'), text.size() - 1) << "one object a line";
   const json object = json::parse(text);
   EXPECT_EQ(object.at("version"), version());
-  EXPECT_EQ(object.at("passed"), true);
   ASSERT_EQ(object.at("checks").size(), checks.size());
   for (std::size_t i = 0; i < checks.size(); ++i) EXPECT_EQ(object["checks"][i].at("value"), checks[i].value);
-  EXPECT_EQ(object.at("libtorch").at("cuda"), "13.0");
   EXPECT_EQ(object.at("gpu_architectures").size(), device::built_architectures().size());
   EXPECT_EQ(object["gpu_architectures"].at(0), "sm_80");
-  EXPECT_EQ(object.at("driver").at("version"), "580.95.05");
+  expect_members(object, R"({"passed": true, "libtorch": {"cuda": "13.0"}, "driver": {"version": "580.95.05"},
+                             "peer_access": [["self"]], "libraries": {"NCCL": "2.28.9"}})");
   const json& gpu = object.at("gpus").at(0);
-  EXPECT_EQ(gpu.at("architecture"), "sm_90");
+  expect_members(gpu, R"({"architecture": "sm_90", "compute_mode": "default",
+                          "processes": [{"bytes": null, "pid": 4711}]})");
   EXPECT_EQ(gpu.at("free_bytes"), 139 * kGib);
-  EXPECT_EQ(gpu.at("compute_mode"), "default");
-  findings.gpus.gpus[0].compute_mode = static_cast<device::ComputeMode>(9);
-  EXPECT_EQ(json::parse(doctor_json(findings, checks)).at("gpus").at(0).at("compute_mode"), "unknown (9)");
-  EXPECT_EQ(gpu.at("processes").dump(), R"([{"bytes":null,"pid":4711}])");
-  EXPECT_EQ(object.at("peer_access").dump(), R"([["self"]])");
-  EXPECT_EQ(object.at("libraries").at("NCCL"), "2.28.9");
   EXPECT_EQ(object.at("disk").at("free_bytes"), 500 * kGib);
   EXPECT_EQ(object.at("kernels").at(0).at("own_us"), 12.5);
-}
-
-TEST(DoctorReport, JsonOfWhatIsMissingIsNull) {
-  DoctorFindings findings = cpu_machine();
+  findings.gpus.gpus[0].compute_mode = static_cast<device::ComputeMode>(9);
+  EXPECT_EQ(json::parse(doctor_json(findings, checks)).at("gpus").at(0).at("compute_mode"), "unknown (9)");
+  findings = cpu_machine();
   findings.torch.reset();
   findings.disk->num_bytes = 0;
-  const json object = json::parse(doctor_json(findings, judge(findings)));
-  EXPECT_EQ(object.at("passed"), false);
-  EXPECT_EQ(object.at("checks").at(1).at("status"), "failed");
-  EXPECT_TRUE(object.at("libtorch").is_null());
-  EXPECT_TRUE(object.at("disk").at("write_bytes_per_s").is_null());
-  EXPECT_TRUE(object.at("gpu_architectures").empty());
-  EXPECT_TRUE(object.at("gpus").empty());
+  const json missing = json::parse(doctor_json(findings, judge(findings)));
+  EXPECT_EQ(missing.at("checks").at(1).at("status"), "failed");
+  expect_members(missing, R"({"passed": false, "libtorch": null, "disk": {"write_bytes_per_s": null},
+                             "gpu_architectures": [], "gpus": []})");
+}
+
+TEST(LibraryVersions, CountAsTheLibrariesDo) {
+  EXPECT_EQ(version_of_number(22809), "2.28.9");
+  EXPECT_EQ(version_of_number(91900), "9.19.0");
+  EXPECT_EQ(version_of_number(130100), "13.1.0");
+}
+
+TEST(LibraryVersions, AreThoseOfTheWheelsBesideTorchAndNoneOfACpuBuild) {
+  EXPECT_TRUE(library_versions({"/nowhere/torch", "2.11.0+cpu", "", "test"}).empty());
+  const TorchInstallation torch = read_torch_folder(LORA_TRAIN_TORCH_DIR, "test");
+  if (torch.cuda.empty()) GTEST_SKIP() << "a CPU build of torch";
+  const auto versions = library_versions(torch);
+  const std::pair<const char*, const char*> series[] = {{"NCCL", "2."}, {"cuDNN", "9."}, {"cuBLASLt", "13."}};
+  ASSERT_EQ(versions.size(), std::size(series));
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    EXPECT_EQ(versions[i].name, series[i].first);
+    EXPECT_TRUE(versions[i].version.starts_with(series[i].second)) << versions[i].version << versions[i].problem;
+  }
+}
+
+TEST(LibraryVersions, MissingLibraryIsNamed) {  // the others are of one series whatever CUDA is
+  const auto library = library_versions({"/nowhere/torch", "2.11.0+cu990", "99.0", "test"}).at(2);
+  EXPECT_EQ(library.version, "");
+  expect_parts(library.problem, {"libcublasLt.so.99"});
+}
+
+TEST(DiskSpeed, WritesReadsBackAndLeavesNothing) {
+  const TemporaryFolder folder;
+  const std::uint64_t bytes = (std::uint64_t{9} << 20) + 5;  // no whole number of blocks
+  const DiskSpeed speed = measure_disk(folder.path(), bytes);
+  EXPECT_EQ(speed.folder, folder.path());
+  EXPECT_EQ(speed.num_bytes, bytes);
+  EXPECT_GT(speed.free_bytes, bytes);
+  EXPECT_GT(speed.write_bytes_per_s, 0);
+  EXPECT_GT(speed.read_bytes_per_s, 0);
+  const DiskSpeed seen = look_at_disk(folder.path());
+  EXPECT_GT(seen.free_bytes, 0u);
+  EXPECT_EQ(seen.num_bytes, 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(DiskSpeed, FolderThatCannotHoldAFileAndOneThatIsNotThereYet) {
+  EXPECT_THROW(measure_disk("/proc/self"), IoError);
+  EXPECT_THROW(look_at_disk("/no/such/folder"), IoError);
+  const TemporaryFolder folder;
+  EXPECT_EQ(existing_folder(folder / "runs/first"), folder.path());
+  EXPECT_EQ(existing_folder(folder.path()), folder.path());
+  std::ofstream(folder / "file") << "x";
+  EXPECT_EQ(existing_folder(folder / "file"), folder.path());
+  EXPECT_EQ(existing_folder("/no-such-folder/x"), "/");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <string>
 
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "support/environment.h"
+#include "support/expect_refused.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::cli {
@@ -24,7 +25,7 @@ fs::path make_torch(const fs::path& folder, const std::string& version, const st
   return folder;
 }
 
-TEST(FindTorch, ReadsVersionAndCudaOfAWheel) {
+TEST(FindTorch, ReadsVersionAndCudaOfAWheelAndRefusesAFolderWithoutOne) {
   const TemporaryFolder folder;
   const fs::path torch = make_torch(folder / "torch", "2.11.0+cu130");
   for (const fs::path& given : {torch, torch / "lib", torch / ""}) {
@@ -33,34 +34,21 @@ TEST(FindTorch, ReadsVersionAndCudaOfAWheel) {
     EXPECT_EQ(found.version, "2.11.0+cu130");
     EXPECT_EQ(found.cuda, "13.0");
   }
-}
-
-TEST(FindTorch, CpuBuildHasNoCuda) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(read_torch_folder(make_torch(folder / "torch", "2.11.0+cpu", "None"), "test").cuda, "");
-}
-
-TEST(FindTorch, FolderWithoutAWheelIsRefused) {
-  const TemporaryFolder folder;
+  EXPECT_EQ(read_torch_folder(make_torch(folder / "cpu", "2.11.0+cpu", "None"), "test").cuda, "");
   EXPECT_THROW(read_torch_folder(folder.path(), "test"), ConfigError);
   EXPECT_THROW(read_torch_folder(folder / "missing", "test"), ConfigError);
 }
 
 TEST(FindTorch, VariableDecidesAloneAndTheVersionIsChecked) {
   const TemporaryFolder folder;
-  ::setenv("LORA_TRAIN_TORCH", make_torch(folder / "torch", "2.11.3").c_str(), 1);
+  testing_support::ScopedEnvironment environment;
+  environment.set("LORA_TRAIN_TORCH", make_torch(folder / "torch", "2.11.3").string());
   EXPECT_EQ(find_torch().version, "2.11.3");
   EXPECT_EQ(find_torch().found_by, "$LORA_TRAIN_TORCH");
-  ::setenv("LORA_TRAIN_TORCH", make_torch(folder / "old", "2.1.10").c_str(), 1);
-  try {
-    find_torch();
-    FAIL() << "took torch 2.1.10";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("torch 2.1.10 in " + (folder / "old").string()), std::string::npos)
-        << error.message();
-    EXPECT_NE(error.message().find("pip install torch==2.11.0"), std::string::npos) << error.message();
-  }
-  ::unsetenv("LORA_TRAIN_TORCH");
+  environment.set("LORA_TRAIN_TORCH", make_torch(folder / "old", "2.1.10").string());
+  testing_support::expect_refused([] { find_torch(); }, "",
+                                  {"torch 2.1.10 in " + (folder / "old").string(), "pip install torch==2.11.0"},
+                                  ExitCode::kUsage);
 }
 
 }  // namespace

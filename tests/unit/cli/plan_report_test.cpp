@@ -4,11 +4,14 @@
 #include <sstream>
 
 #include "commands/plan_command.h"
+#include "support/expect_parts.h"
 
 namespace lora_train::cli {
 namespace {
 
 using bench::Forecast;
+using testing_support::expect_members;
+using testing_support::expect_parts;
 
 Forecast row(const std::string& gpu, int num_gpus, double hours, double cost, bool fits = true) {
   Forecast result{.gpu = gpu, .num_gpus = num_gpus, .fits = fits};
@@ -29,39 +32,26 @@ bench::ForecastResult some() {
   return result;
 }
 
-TEST(PlanVerdict, TheCheapestThatMeetsTheDeadline) {
-  const auto result = some();
-  const PlanVerdict verdict = judge(result, {.deadline_s = 3600});
-  EXPECT_TRUE(verdict.is_met);
-  EXPECT_EQ(verdict.row, &result.rows[3]);
-  EXPECT_NE(verdict.text.find("the cheapest within the deadline is 4 x H100: 36m 00s"), std::string::npos)
-      << verdict.text;
-}
-
-TEST(PlanVerdict, TheFastestWithinABudget) {
-  const auto result = some();
-  EXPECT_EQ(judge(result, {.budget_usd = 5.5}).row, &result.rows[2]);
-  EXPECT_EQ(judge(result, {.budget_usd = 100}).row, &result.rows[3]);
-  EXPECT_EQ(judge(result, {.deadline_s = 3600, .budget_usd = 5.5}).is_met, false);
-}
-
-TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
-  const auto result = some();
-  const PlanVerdict late = judge(result, {.deadline_s = 60}), poor = judge(result, {.budget_usd = 1});
-  EXPECT_FALSE(late.is_met);
-  EXPECT_EQ(late.row, &result.rows[3]);
-  EXPECT_NE(late.text.find("nothing meets the limits; the closest is 4 x H100"), std::string::npos);
-  EXPECT_EQ(poor.row, &result.rows[2]);
-}
-
-TEST(PlanVerdict, AnUnknownPriceIsNeitherCheapNorWithinABudget) {
+TEST(PlanVerdict, IsTheCheapestInTimeTheFastestForTheMoneyOrTheNearest) {
   auto result = some();
   result.rows.push_back(row("CPU", 1, 0.5, 0));
-  result.rows.back().cost_usd.reset();
-  EXPECT_EQ(judge(result, {.deadline_s = 3 * 3600.0}).row, &result.rows[2]);
-  EXPECT_EQ(judge(result, {.budget_usd = 7}).row, &result.rows[3]);
-  EXPECT_NE(plan_json(result, {}).find("\"cost_usd\":null"), std::string::npos);
-  EXPECT_NE(plan_table(result, {}, 1).find("no price"), std::string::npos) << plan_table(result, {}, 1);
+  result.rows.back().cost_usd.reset();  // neither cheap nor within a budget
+  const std::tuple<PlanLimits, bool, std::size_t, const char*> cases[] = {
+      {{.deadline_s = 3600}, true, 3, "the cheapest within the deadline is 4 x H100: 36m 00s"},
+      {{.deadline_s = 3 * 3600.0}, true, 2, "the cheapest within the deadline is 1 x H100"},
+      {{.budget_usd = 5.5}, true, 2, "the fastest within the budget is 1 x H100"},
+      {{.budget_usd = 100}, true, 3, "the fastest within the budget is 4 x H100"},
+      {{.deadline_s = 60}, false, 5, "nothing meets the limits; the closest is"},
+      {{.budget_usd = 1}, false, 2, "nothing meets the limits; the closest is 1 x H100"},
+      {{.deadline_s = 3600, .budget_usd = 5.5}, false, 5, "nothing meets the limits"}};
+  for (const auto& [limits, is_met, nearest, text] : cases) {
+    const PlanVerdict verdict = judge(result, limits);
+    EXPECT_EQ(verdict.is_met, is_met) << text;
+    EXPECT_EQ(verdict.row, &result.rows[nearest]) << text;
+    expect_parts(verdict.text, {text});
+  }
+  expect_parts(plan_json(result, {}), {"\"cost_usd\":null"});
+  expect_parts(plan_table(result, {}, 1), {"no price"});
 }
 
 TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
@@ -72,8 +62,8 @@ TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
   const PlanVerdict verdict = judge(result, {.budget_usd = 1});
   EXPECT_EQ(verdict.row, nullptr);
   const std::string change = "it would fit on 4 x A10G with micro_batch_size: auto, or with base_precision: nf4";
-  EXPECT_NE(verdict.text.find(change), std::string::npos) << verdict.text;
-  EXPECT_NE(plan_table(result, {}, 1).find(change), std::string::npos);
+  expect_parts(verdict.text, {change});
+  expect_parts(plan_table(result, {}, 1), {change});
 }
 
 TEST(PlanTable, EndsWithTheCheapestAndTheFastest) {
@@ -93,40 +83,27 @@ TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
   EXPECT_EQ(objects[0]["memory_gib"]["total"], 4.0);
   for (const char* key : {"weights", "quantization", "adapter", "optimizer", "activations", "workspace"})
     EXPECT_TRUE(objects[0]["memory_gib"].contains(key)) << key;
-  EXPECT_EQ(objects[5]["gpu"], "H100");
-  EXPECT_EQ(objects[5]["num_gpus"], 4);
+  expect_members(objects[5], R"({"gpu": "H100", "num_gpus": 4})");
   EXPECT_TRUE(objects[5]["verdict"].is_string());
 }
 
-TEST(PlanTable, NamesWhatDoesNotFitAndWhatIsAssumed) {
-  const std::string text = plan_table(some(), {.budget_usd = 5.5}, 1);
-  EXPECT_NE(text.find("4.0 of 0.0 NO"), std::string::npos) << text;
-  EXPECT_NE(text.find("$10.00  assumed rates\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("Verdict: the fastest within the budget is 1 x H100"), std::string::npos) << text;
+TEST(PlanTable, NamesWhatDoesNotFitAndWhatATimeIsBasedOn) {
+  bench::ForecastResult result = some();
+  expect_parts(plan_table(result, {.budget_usd = 5.5}, 1),
+               {"4.0 of 0.0 NO", "$10.00  assumed rates\n", "Verdict: the fastest within the budget is 1 x H100"});
+  result.rows[0].is_measured = result.rows[1].is_measured = true;
+  result.rows[1].num_past_runs = 3;
+  expect_parts(plan_table(result, {}, 1), {"$10.00  measured rates\n", "$12.00  3 runs\n"});
 }
 
-TEST(PlanTable, HasTheLeastMemoryBesideThePlannedOne) {
+TEST(PlanTable, HasTheLeastMemoryBesideThePlannedOneAndWhatACheckpointCosts) {
   bench::ForecastResult result = some();
   result.rows[0].least_memory = std::int64_t{5} << 29;
   result.variants = {{"base_precision: nf4", result.rows[0]}};
-  const std::string text = plan_table(result, {}, 1);
-  EXPECT_NE(text.find("memory (GiB)      least   rows"), std::string::npos) << text;
-  EXPECT_NE(text.find("4.0 of 0.0          2.5      0"), std::string::npos) << text;
-  EXPECT_NE(text.find("4.0 GiB     least    2.5"), std::string::npos) << text;
-  EXPECT_NE(plan_json(result, {}).find("\"least_memory_gib\":2.5"), std::string::npos);
-}
-
-TEST(PlanTable, SaysWhatATimeIsBasedOn) {
-  bench::ForecastResult result = some();
-  result.rows[0].is_measured = result.rows[1].is_measured = true;
-  result.rows[1].num_past_runs = 3;
-  const std::string text = plan_table(result, {}, 1);
-  EXPECT_NE(text.find("$10.00  measured rates\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("$12.00  3 runs\n"), std::string::npos) << text;
-}
-
-TEST(PlanTable, SaysWhatACheckpointCosts) {
-  bench::ForecastResult result = some();
+  expect_parts(plan_table(result, {}, 1),
+               {"memory (GiB)      least   rows", "4.0 of 0.0          2.5      0", "4.0 GiB     least    2.5"});
+  expect_parts(plan_json(result, {}), {"\"least_memory_gib\":2.5"});
+  result = some();
   result.rows[0].checkpoint_bytes = 20'000'000'000;
   result.rows[0].step_s = 0.1;
   const bench::SaveCost cost = bench::save_cost(result.rows[0], 0.5);
@@ -134,8 +111,7 @@ TEST(PlanTable, SaysWhatACheckpointCosts) {
   EXPECT_DOUBLE_EQ(cost.write_s, 40);
   EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 500), 0.04);
   EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 100), 3.2);  // 30 s more, until the one before is on disk
-  EXPECT_NE(plan_table(result, {}, 0.5).find("save_steps: 100 costs 320.00% of the steps' time, 500 4.00%"),
-            std::string::npos);
+  expect_parts(plan_table(result, {}, 0.5), {"save_steps: 100 costs 320.00% of the steps' time, 500 4.00%"});
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/expect_parts.h"
 #include "support/run_command.h"
 #include "support/temporary_folder.h"
 
@@ -16,6 +17,7 @@ namespace lora_train {
 namespace fs = std::filesystem;
 using testing_support::CommandOptions;
 using testing_support::CommandResult;
+using testing_support::expect_parts;
 using testing_support::run_command;
 
 class Program : public testing::Test {
@@ -57,6 +59,12 @@ inline std::string last_line(const std::string& text) {
   const std::size_t end = text.find_last_not_of('\n') + 1;
   const std::size_t begin = text.rfind('\n', end - 1);
   return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1));
+}
+
+/// That a command ended with this code, and that its stderr has all `parts`.
+inline void expect_error(const CommandResult& result, int exit_code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  expect_parts(result.err, parts);
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
