@@ -371,14 +371,14 @@ class TableRunner {
   Account base_account_;
 };
 
-TEST(ProfileTable, SaysWhatBecomesOfKeysOfOtherTools) { TableRunner(account_of_profile).check(Table("profile"), 25); }
+TEST(ProfileTable, SaysWhatBecomesOfKeysOfOtherTools) { TableRunner(account_of_profile).check(Table("profile"), 15); }
 
 class ConversionTable : public testing::TestWithParam<ForeignTool> {};
 
 TEST_P(ConversionTable, SaysWhatBecomesOfEachFile) {
   const auto of_file = [](const std::string& file) { return checked_account(convert_profile(file, GetParam())); };
   const auto of_sample = [](const std::string& name) { return account_of_sample(name, GetParam()); };
-  TableRunner(of_file, of_sample).check(Table(name_of(GetParam())), 65);
+  TableRunner(of_file, of_sample).check(Table(name_of(GetParam())), 35);
 }
 
 TEST_P(ConversionTable, HasAllSamples) {
@@ -387,16 +387,19 @@ TEST_P(ConversionTable, HasAllSamples) {
     files.insert(entry.path().lexically_relative(kSamples).string());
   const Lines samples = Table(name_of(GetParam())).samples();
   EXPECT_EQ(std::set<std::string>(samples.begin(), samples.end()), files);
-  EXPECT_EQ(samples.size(), 10u);
+  EXPECT_GE(samples.size(), 3u);
 }
 
 TEST_P(ConversionTable, AnyMixOfKeysGivesAProfileWithoutContradictions) {
-  std::map<std::string, std::vector<Value>> values;  // of each key, in the samples
-  for (const auto& name : Table(name_of(GetParam())).samples()) {
-    for (const auto& [key, value] : parse_yaml(read_file(kSamples / name), {name, 0}).members)
-      values[key].push_back(value);
+  Table table(name_of(GetParam()));
+  Lines sources;
+  for (const auto& each : table.cases()) sources.push_back(join(each.source(), "\n"));
+  for (const auto& name : table.samples()) sources.push_back(read_file(kSamples / name));
+  std::map<std::string, std::vector<Value>> values;  // of each key
+  for (const auto& source : sources) {
+    for (const auto& [key, value] : parse_yaml(source, {"source", 0}).members) values[key].push_back(value);
   }
-  ASSERT_GT(values.size(), 30u);
+  ASSERT_GT(values.size(), 60u);
   values.erase("export_dir");  // without data, such a file only merges
   const ProfileText files;
   const WorkingDirectory here(kSamples);
