@@ -1,6 +1,8 @@
 // Loads profiles from text, with an environment of the test's own.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <map>
 #include <string>
@@ -27,6 +29,10 @@ class ProfileText {
     return load_files({write("profile.yaml", text)}, settings);
   }
 
+  Profile profile(const std::string& text, const std::vector<std::string>& settings = {}) const {
+    return load(text, settings).profile;
+  }
+
   LoadedProfile load_files(const std::vector<std::string>& files, const std::vector<std::string>& settings = {}) const {
     ProfileSources sources;
     sources.profiles = files;
@@ -49,11 +55,6 @@ class ProfileText {
     return error_of([&] { load_files(files, settings); });
   }
 
-  const std::filesystem::path& folder() const { return folder_.path(); }
-
-  std::map<std::string, std::string> environment;
-
- private:
   template <class Action>
   std::string error_of(Action action) const {
     try {
@@ -69,7 +70,37 @@ class ProfileText {
     return {};
   }
 
+  const std::filesystem::path& folder() const { return folder_.path(); }
+
+  std::map<std::string, std::string> environment;
+
+ private:
   TemporaryFolder folder_;
 };
+
+/// A profile, how its error begins, and a part of it.
+struct Mistake {
+  std::string text, start, part = {};
+};
+
+inline void expect_mistake(const std::string& error, const std::string& start, const std::string& part = "") {
+  EXPECT_TRUE(error.starts_with(start)) << error.substr(0, 300) << "\ndoes not start with " << start;
+  EXPECT_NE(error.find(part), std::string::npos) << part << " is not in " << error.substr(0, 1000);
+  EXPECT_LT(error.size(), 10'000U);
+}
+
+inline void expect_mistakes(const std::vector<Mistake>& cases) {
+  const ProfileText files;
+  for (const auto& [text, start, part] : cases) {
+    SCOPED_TRACE(text.substr(0, 100));
+    expect_mistake(files.error(text), start, part);
+  }
+}
+
+/// That there is just one note or warning, and it holds `part`.
+inline void expect_one(const std::vector<std::string>& said, const std::string& part) {
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find(part), std::string::npos) << said[0];
+}
 
 }  // namespace lora_train::testing_support
