@@ -1,6 +1,8 @@
 #include "lora_train/storage/atomic_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -125,6 +127,9 @@ TEST(AtomicFolder, WhatOthersPutThereSurvivesADeletion) {
   delete_folder(folder / "result", own_files);
   EXPECT_EQ(names_in(folder / "result").size(), 2U);
   EXPECT_EQ(read_file(folder / "result" / "notes"), "old");
+  delete_folder(folder / "result");
+  EXPECT_TRUE(fs::is_empty(folder.path())) << "without own files, all goes";
+  EXPECT_THROW(AtomicFolder(folder / "none" / "result"), IoError);
 }
 
 TEST(AtomicFolder, WhatOthersPutThereComesBackFromALeftover) {
@@ -155,18 +160,6 @@ TEST(AtomicFolder, ReservesAllFilesBeforeItWritesOne) {
   EXPECT_TRUE(fs::is_empty(only_entry(folder.path())));
 }
 
-TEST(AtomicFolder, ReportsAMissingParent) {
-  const TemporaryFolder folder;
-  EXPECT_THROW(AtomicFolder(folder / "none" / "result"), IoError);
-}
-
-TEST(AtomicFolder, ADeletedFolderIsGoneAndLeavesNothing) {
-  const TemporaryFolder folder;
-  fs::create_directories(folder / "result" / "inner");
-  delete_folder(folder / "result");
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
 TEST(AtomicFolder, TemporariesOfOthersStay) {
   const TemporaryFolder folder;
   for (const char* name : {".tmp-result-12", ".tmp-other-12", ".tmp-result-7-12", "result"}) {
@@ -178,6 +171,77 @@ TEST(AtomicFolder, TemporariesOfOthersStay) {
   EXPECT_EQ(names_in(folder.path()).size(), 4u);
   EXPECT_FALSE(fs::exists(folder / ".tmp-result-12"));
   EXPECT_FALSE(fs::exists(folder / ".tmp-result-1-2"));
+}
+
+mode_t mode_of(const fs::path& path) {
+  struct stat info {};
+  EXPECT_EQ(::lstat(path.c_str(), &info), 0);
+  return info.st_mode & 07777;
+}
+
+std::string problem_with(const fs::path& folder) {
+  try {
+    make_private_folder(folder);
+    return "";
+  } catch (const IoError& error) {
+    return error.what();
+  }
+}
+
+class UmaskZero {
+ public:
+  ~UmaskZero() { ::umask(previous_); }
+
+ private:
+  mode_t previous_ = ::umask(0);
+};
+
+TEST(PrivateFolder, IsCreatedForThisUserOnlyWithTheFoldersAboveIt) {
+  const UmaskZero umask;
+  const TemporaryFolder folder;
+  EXPECT_EQ(problem_with(folder / "a/b/c/"), "");
+  EXPECT_EQ(mode_of(folder / "a"), 0700U);
+  EXPECT_EQ(mode_of(folder / "a/b/c"), 0700U);
+}
+
+TEST(PrivateFolder, IsClosedToReadersAndRefusedWhereOthersMayWrite) {
+  const TemporaryFolder folder;
+  const fs::path cache = folder / "cache";
+  fs::create_directory(cache);
+  ::chmod(cache.c_str(), 0755);
+  EXPECT_EQ(problem_with(cache), "");
+  EXPECT_EQ(mode_of(cache), 0700U);
+  for (const mode_t mode : {0770U, 0707U, 01777U}) {
+    ::chmod(cache.c_str(), mode);
+    EXPECT_NE(problem_with(cache).find("can be written to by others"), std::string::npos) << mode;
+    EXPECT_EQ(mode_of(cache), mode);
+  }
+}
+
+TEST(PrivateFolder, RefusesALinkAndAFile) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "target");
+  fs::create_directory_symlink(folder / "target", folder / "link");
+  fs::create_directory_symlink(folder / "nowhere", folder / "dangling");
+  write_file_atomic(folder / "file", "mine");
+  for (const char* name : {"link", "link/", "dangling"}) {
+    EXPECT_NE(problem_with(folder / name).find("is a link"), std::string::npos) << name;
+  }
+  EXPECT_NE(problem_with(folder / "file").find("is not a folder"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "nowhere"));
+}
+
+TEST(PrivateFolder, RefusesTheFolderOfAnotherUser) {
+  const TemporaryFolder folder;
+  fs::path foreign = "/usr";
+  if (::geteuid() == 0) {
+    foreign = folder / "foreign";
+    fs::create_directory(foreign);
+    ASSERT_EQ(::chown(foreign.c_str(), 12345, 12345), 0);
+    ::chmod(foreign.c_str(), 0755);
+  }
+  EXPECT_NE(problem_with(foreign).find("belongs to user"), std::string::npos) << problem_with(foreign);
+  EXPECT_EQ(mode_of(foreign), 0755U);
 }
 
 }  // namespace

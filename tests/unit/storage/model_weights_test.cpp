@@ -28,16 +28,7 @@ class ModelWeights : public ::testing::Test {
                 R"({"metadata":{"total_size":99,"x":[{}]},"weight_map":)" + map + "}");
   }
   void expect_refused(const std::string& expected, const std::string& where_end = "") {
-    try {
-      open_model_weights(folder_.path());
-      ADD_FAILURE() << "accepted";
-    } catch (const FormatError& error) {
-      EXPECT_NE(error.message().find(expected), std::string::npos) << error.what();
-      const auto& where = error.where();
-      EXPECT_TRUE(where.size() >= where_end.size() &&
-                  where.compare(where.size() - where_end.size(), where_end.size(), where_end) == 0)
-          << where;
-    }
+    testing_support::expect_refused([this] { open_model_weights(folder_.path()); }, where_end, {expected});
   }
 
   TemporaryFolder folder_;
@@ -74,24 +65,23 @@ TEST_F(ModelWeights, FollowsLinksOutOfTheFolderAsTheHubCacheHasThem) {
 }
 
 TEST_F(ModelWeights, RefusesIndexEntriesThatAreNotPlainFileNames) {
-  const std::string index = (folder_ / "model.safetensors.index.json").string();
-  for (const std::string name :
-       {"../one.safetensors", "/etc/one.safetensors", "sub/one.safetensors", "..", "", "a\\\\b.safetensors",
-        "-one.safetensors", "one\\u0000.safetensors", "one\\n.safetensors", "one.bin", "one..safetensors",
-        "..%2fone.safetensors", "config.json"}) {
+  for (const auto& [name, reason] :
+       std::vector<std::pair<std::string, std::string>>{{"../one.safetensors", "holds a path separator"},
+                                                        {"/etc/one.safetensors", "holds a path separator"},
+                                                        {"sub/one.safetensors", "holds a path separator"},
+                                                        {"a\\\\b.safetensors", "holds a path separator"},
+                                                        {"one\\u0000.safetensors", "holds a control character"},
+                                                        {"one\\n.safetensors", "holds a control character"},
+                                                        {"-one.safetensors", "starts with a dash"},
+                                                        {"..%2fone.safetensors", "holds \"..\""},
+                                                        {"one..safetensors", "holds \"..\""},
+                                                        {"..", ""},
+                                                        {"", "is empty"},
+                                                        {"one.bin", "a .safetensors file was expected"}}) {
     write_index(R"({"t":")" + name + "\"}");
-    expect_refused("weight_map names", "index.json: t");
+    testing_support::expect_refused([this] { open_model_weights(folder_.path()); }, "index.json: t",
+                                    {"weight_map names", reason});
   }
-  for (const auto& [name, reason] : {std::pair("../one", "holds a path separator"),
-                                     {"one\\u0000", "holds a control character"},
-                                     {"-one", "starts with a dash"},
-                                     {"..%2fone", "holds \"..\""},
-                                     {"", "is empty"}}) {
-    write_index(R"({"t":")" + std::string(name) + (*name == '\0' ? "" : ".safetensors") + "\"}");
-    expect_refused(reason, "index.json: t");
-  }
-  write_index(R"({"t":"config.json"})");
-  expect_refused("a .safetensors file was expected", "index.json: t");
 }
 
 TEST_F(ModelWeights, RefusesAnIndexThatIsNotOne) {
@@ -108,7 +98,7 @@ TEST_F(ModelWeights, RefusesAnIndexThatIsNotOne) {
       {"\xFF\xFE{", "", "not valid JSON at byte"},
       {R"({"weight_map":{"a":"x\xFF.safetensors"}})", "", "not valid JSON at byte"},
       {good + good, "", "not valid JSON at byte"},
-      {R"({"metadata":)" + std::string(500'000, '['), "", "not valid JSON at byte"},
+      {R"({"metadata":)" + std::string(100'000, '['), "", "not valid JSON at byte"},
       {"[" + good + "]", "", "the index is an array"},
       {"1", "", "an object"},
       {"{}", "", "no weight_map"},
@@ -119,7 +109,6 @@ TEST_F(ModelWeights, RefusesAnIndexThatIsNotOne) {
       {R"({"weight_map":{"a":"x.safetensors"},"weight_map":{}})", "", "weight_map appears twice"},
       {R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})", ": a", "the tensor appears twice"},
       {R"({"weight_map":{"a":2}})", ": a", "gives a number; a file name was expected"},
-      {R"({"weight_map":{"a":["x.safetensors"]}})", ": a", "gives an array; a file name was expected"},
       {R"({"weight_map":{"a":{"b":"c"}}})", ": a", "gives an object; a file name was expected"}};
   const auto index = folder_ / "model.safetensors.index.json";
   for (const Case& bad : cases) {
@@ -172,32 +161,24 @@ TEST_F(ModelWeights, NamesMissingShards) {
     expect_refused("1 of the 2 files", "index.json");
   }
   std::string many;
-  for (int i = 0; i < 20'000; ++i) many += fmt::format(R"(,"t{}":"m-{:05}.safetensors")", i, i);
+  for (int i = 0; i < 2'000; ++i) many += fmt::format(R"(,"t{}":"m-{:05}.safetensors")", i, i);
   write_index(R"({"a":"one.safetensors")" + many + "}");
   testing_support::expect_refused([&] { open_model_weights(folder_.path()); }, "index.json",
-                                  {"20000 of the 20001", "m-00000", "m-00009.safetensors, ...)"});
+                                  {"2000 of the 2001", "m-00000", "m-00009.safetensors, ...)"});
 }
 
 TEST_F(ModelWeights, RefusesAnIndexThatDisagreesWithTheShards) {
-  write_shard("one.safetensors", {"a"});
+  write_shard("one.safetensors", {"a", "stray"});
   write_shard("two.safetensors", {"b"});
+  write_index(R"({"a":"one.safetensors"})");
+  EXPECT_EQ(open_model_weights(folder_.path()).names(), (std::vector<std::string>{"a"})) << "the others are left out";
   write_index(R"({"a":"one.safetensors","b":"one.safetensors","c":"two.safetensors"})");
   expect_refused("only two.safetensors holds that tensor", "index.json: b");
   write_index(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})");
   expect_refused("no file of the folder holds that tensor", "index.json: c");
-}
-
-TEST_F(ModelWeights, RefusesATensorInTwoShards) {
   write_shard("one.safetensors", {"a", "b"});
-  write_shard("two.safetensors", {"b"});
   write_index(R"({"a":"one.safetensors","b":"two.safetensors"})");
   expect_refused("is also in one.safetensors", "two.safetensors: b");
-}
-
-TEST_F(ModelWeights, LeavesOutTensorsTheIndexDoesNotList) {
-  write_shard("one.safetensors", {"a", "stray"});
-  write_index(R"({"a":"one.safetensors"})");
-  EXPECT_EQ(open_model_weights(folder_.path()).names(), (std::vector<std::string>{"a"}));
 }
 
 TEST_F(ModelWeights, RefusesPickleWithTheWayToConvertIt) {
@@ -219,6 +200,27 @@ TEST_F(ModelWeights, SaysWhatAFolderWithoutWeightsHoldsInstead) {
   expect_refused("base model");
   EXPECT_THROW(open_model_weights(folder_ / "none"), FormatError);
 }
+
+TEST(ReadAhead, AsksForAllWeightFilesOfAFolder) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a.safetensors", std::string((16 << 20) + 5, 'x'));
+  write_bytes(folder / "b.safetensors", "seven b");
+  write_bytes(folder / "config.json", "{}");
+  std::filesystem::create_directory(folder / "c.safetensors");
+  std::filesystem::create_symlink("gone", folder / "d.safetensors");
+  ReadAhead ahead(folder.path(), 1 << 30);
+  EXPECT_EQ(ahead.wait(), (16 << 20) + 12);
+}
+
+TEST(ReadAhead, LeavesAloneWhatDoesNotFit) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a.safetensors", std::string(600, 'x'));
+  write_bytes(folder / "b.safetensors", std::string(600, 'x'));
+  EXPECT_EQ(ReadAhead(folder.path(), 1199).wait(), 0);
+  EXPECT_EQ(ReadAhead(folder.path(), 1200).wait(), 1200);
+}
+
+TEST(ReadAhead, AFolderThatIsNotThereIsNoError) { EXPECT_EQ(ReadAhead("/nowhere/at/all", 1 << 30).wait(), 0); }
 
 }  // namespace
 }  // namespace lora_train::storage
