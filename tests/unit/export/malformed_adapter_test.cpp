@@ -86,7 +86,7 @@ TEST_F(MalformedAdapter, TheGoodOneIsRead) {
 }
 
 TEST_F(MalformedAdapter, ConfigsOfOtherText) {
-  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const std::string deep = std::string(20'000, '[') + std::string(20'000, ']');
   const std::tuple<std::string, const char*, const char*> cases[] = {
       {"", kConfig, "is empty"},
       {text_.substr(0, text_.size() - 10), "", "not valid JSON"},
@@ -108,18 +108,14 @@ TEST_F(MalformedAdapter, KeysOfTheConfig) {
   const Case cases[] = {
       {R"({"peft_type": "IA3"})", "peft_type", {"\"IA3\"", "only LORA"}},
       {R"({"peft_type": 5})", "peft_type", {"wrong type"}},
-      {R"({"peft_type": null})", "peft_type", {"only LORA"}},
       {R"({"use_dora": true})", "use_dora", {"not supported"}},
       {R"({"bias": "lora_only"})", "bias", {"trains biases"}},
       {R"({"lora_bias": true})", "lora_bias", {"not supported"}},
       {R"({"modules_to_save": ["lm_head"]})", "modules_to_save", {"lm_head", "not supported"}},
       {R"({"trainable_token_indices": [1, 1]})", "trainable_token_indices", {"names id 1 twice"}},
       {R"({"trainable_token_indices": [-1]})", "trainable_token_indices", {"-1, which is not a token id"}},
-      {R"({"trainable_token_indices": ["a"]})", "trainable_token_indices", {"not a token id"}},
       {R"({"trainable_token_indices": 3})", "trainable_token_indices", {"a list of token ids was expected"}},
-      {R"({"trainable_token_indices": {"wte": [1]}})",
-       "trainable_token_indices",
-       {"\"wte\"", "embed_tokens and lm_head"}},
+      {R"({"trainable_token_indices": {"w": [1]}})", "trainable_token_indices", {"\"w\"", "embed_tokens and lm_head"}},
       {R"({"trainable_token_indices": [10000000]})", "trainable_token_indices", {"far above the 32 rows"}},
       {R"({"layers_to_transform": [0]})", "layers_to_transform", {"not supported"}},
       {R"({"fan_in_fan_out": true})", "fan_in_fan_out", {"not supported"}},
@@ -128,7 +124,6 @@ TEST_F(MalformedAdapter, KeysOfTheConfig) {
       {R"({"r": "4"})", "r", {"a whole number from 1"}},
       {R"({"r": 1099511627776})", "r", {"a whole number from 1"}},
       {R"({"lora_alpha": "8"})", "lora_alpha", {"a number above zero"}},
-      {R"({"lora_alpha": true})", "lora_alpha", {"a number above zero"}},
       {R"({"lora_alpha": 0})", "lora_alpha", {"a number above zero"}},
       {R"({"use_rslora": 1})", "use_rslora", {"wrong type"}},
       {R"({"rank_pattern": ["q_proj"]})", "rank_pattern", {"an object of names"}},
@@ -153,66 +148,41 @@ TEST_F(MalformedAdapter, KeysOfTheConfig) {
 }
 
 TEST_F(MalformedAdapter, TensorsThatAreNotThoseOfTheConfig) {
-  struct Case {
-    const char* name;
-    void (*spoil)(Tensors& t);
-    std::string tensor, message;
-  };
   const std::string lacks = "is missing, but adapter_config.json targets this linear", more = "it would be ignored";
   const std::string of_another = "expected shape [4, 16]; the adapter belongs to another model or rank";
-  const Case cases[] = {
-      {"a tensor missing", [](Tensors& t) { t.erase(kB); }, kB, lacks},
-      {"a layer missing",
-       [](Tensors& t) {
-         std::erase_if(t, [](const auto& at) { return at.first.find(".layers.1.") != std::string::npos; });
-       },
-       "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", lacks},
-      {"magnitudes of DoRA",
-       [](Tensors& t) {
-         t[kQ + ".lora_magnitude_vector"] = {DType::kF32, {16}};
-       },
-       kQ + ".lora_magnitude_vector", more},
-      {"a head more",
-       [](Tensors& t) {
-         t["base_model.model.lm_head.weight"] = {DType::kF32, {32, 16}};
-       },
-       "base_model.model.lm_head.weight", more},
-      {"a layer more", [](Tensors& t) { t["base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight"] = t[kA]; },
-       "base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight", more},
-      {"transposed",
-       [](Tensors& t) {
-         t[kA].shape = {16, 4};
-       },
-       kA, "is F32 [16, 4], " + of_another},
-      {"another model",
-       [](Tensors& t) {
-         t[kA].shape = {4, 64};
-       },
-       kA, of_another},
-      {"swapped", [](Tensors& t) { std::swap(t[kA], t[kB]); }, kA, of_another},
-      {"doubles", [](Tensors& t) { t[kA].dtype = DType::kF64; }, kA, "is F64 [4, 16]; expected F32, F16 or BF16"},
-      {"integers", [](Tensors& t) { t[kB].dtype = DType::kI8; }, kB, "is I8 [16, 4]; expected F32"},
-      {"names with the adapter's",
-       [](Tensors& t) {
-         Tensors renamed;
-         for (const auto& [name, tensor] : t) renamed[name.substr(0, name.size() - 6) + "default.weight"] = tensor;
-         t = renamed;
-       },
-       kA, lacks},
-      {"names without the prefix",
-       [](Tensors& t) {
-         Tensors renamed;
-         for (const auto& [name, tensor] : t) renamed[name.substr(std::string("base_model.model.").size())] = tensor;
-         t = renamed;
-       },
-       kA, lacks},
-  };
-  for (const Case& bad : cases) {
-    SCOPED_TRACE(bad.name);
-    Tensors tensors = tensors_;
-    bad.spoil(tensors);
+  const std::string prefix = "base_model.model.", first = prefix + "model.layers.1.self_attn.q_proj.lora_A.weight";
+  const auto expect_tensors_refused = [&](const Tensors& tensors, const std::string& tensor,
+                                          const std::string& message) {
+    SCOPED_TRACE(tensor + " " + message);
     write_tensors(tensors);
-    expect_refused(std::string(kTensors) + ": " + bad.tensor, {bad.message});
+    expect_refused(std::string(kTensors) + ": " + tensor, {message});
+  };
+  Tensors without_b = tensors_, without_layer = tensors_, swapped = tensors_, of_peft, without_prefix;
+  without_b.erase(kB);
+  expect_tensors_refused(without_b, kB, lacks);
+  std::erase_if(without_layer, [](const auto& at) { return at.first.find(".layers.1.") != std::string::npos; });
+  expect_tensors_refused(without_layer, first, lacks);
+  std::swap(swapped[kA], swapped[kB]);
+  expect_tensors_refused(swapped, kA, of_another);
+  for (const auto& [name, tensor] : tensors_) {
+    of_peft[name.substr(0, name.size() - 6) + "default.weight"] = tensor;
+    without_prefix[name.substr(prefix.size())] = tensor;
+  }
+  expect_tensors_refused(of_peft, kA, lacks);
+  expect_tensors_refused(without_prefix, kA, lacks);
+  const std::tuple<std::string, Tensor, std::string> cases[] = {
+      {kQ + ".lora_magnitude_vector", {DType::kF32, {16}}, more},  // of DoRA
+      {prefix + "lm_head.weight", {DType::kF32, {32, 16}}, more},
+      {prefix + "model.layers.2.self_attn.q_proj.lora_A.weight", tensors_[kA], more},
+      {kA, {DType::kF32, {16, 4}}, "is F32 [16, 4], " + of_another},
+      {kA, {DType::kF32, {4, 64}}, of_another},
+      {kA, {DType::kF64, {4, 16}}, "is F64 [4, 16]; expected F32, F16 or BF16"},
+      {kB, {DType::kI8, {16, 4}}, "is I8 [16, 4]; expected F32"},
+  };
+  for (const auto& [name, tensor, message] : cases) {
+    Tensors tensors = tensors_;
+    tensors[name] = tensor;
+    expect_tensors_refused(tensors, name, message);
   }
 }
 
