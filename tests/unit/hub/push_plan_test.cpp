@@ -36,18 +36,13 @@ TEST(PushPlan, TakesTheFilesOfAnAdapterAndNotThoseOfItsCheckpoint) {
   EXPECT_TRUE(plan.has_card);
 }
 
-TEST(PushPlan, ARunIsItsResult) {
+TEST(PushPlan, ARunIsItsResultAndOtherFoldersAreRefused) {
   const TemporaryFolder folder;
+  for (const auto& other : {folder.path(), folder / "nowhere"}) EXPECT_THROW(plan_push(other, "org/name"), FormatError);
   write_files(folder.path(), {"run.json", "model/config.json"});
   EXPECT_EQ(plan_push(folder.path(), "org/name").folder, folder.path() / "model");
   write_files(folder.path(), {"adapter/adapter_config.json"});
   EXPECT_EQ(plan_push(folder.path(), "org/name").folder, folder.path() / "adapter");
-}
-
-TEST(PushPlan, OtherFoldersAreRefused) {
-  const TemporaryFolder folder;
-  EXPECT_THROW(plan_push(folder.path(), "org/name"), FormatError);
-  EXPECT_THROW(plan_push(folder.path() / "nowhere", "org/name"), FormatError);
 }
 
 TEST(PushPlan, TheCardNamesTheRepository) {
