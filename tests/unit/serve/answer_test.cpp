@@ -14,10 +14,10 @@ using nlohmann::json;
 
 class Answered : public testing::Test {
  protected:
-  Answer& start(ApiRequest request, std::size_t num_prompts = 1) {
-    request.model = "m";
-    answer_ = std::make_unique<Answer>(std::move(request), model_,
-                                       std::vector<data::Prompt>(num_prompts, {"", "", {1, 2, 3}}), "id-1", 12);
+  Answer& start(std::size_t num_prompts = 1) {
+    request_.model = "m";
+    answer_ = std::make_unique<Answer>(request_, model_, std::vector<data::Prompt>(num_prompts, {"", "", {1, 2, 3}}),
+                                       "id-1", 12);
     return *answer_;
   }
   /// Tokens of the text, and the end token, as long as the answer wants them.
@@ -50,13 +50,13 @@ class Answered : public testing::Test {
 
   ByteTokenizer tokenizer_;
   ServedModel model_{"m", &tokenizer_, nullptr, {ByteTokenizer::kEos}, 258, {}};
+  ApiRequest request_;
   std::unique_ptr<Answer> answer_;
 };
 
 TEST_F(Answered, IsWholeOnceAllChoicesAre) {
-  ApiRequest request;
-  request.n = 2;
-  start(request);
+  request_.n = 2;
+  start();
   say(1, "second", /*is_cut=*/true);
   EXPECT_FALSE(answer_->outbox.is_finished());
   say(0, "first");
@@ -71,9 +71,8 @@ TEST_F(Answered, IsWholeOnceAllChoicesAre) {
 }
 
 TEST_F(Answered, EndsBeforeAStopString) {
-  ApiRequest request;
-  request.stop = {"lo w"};
-  start(request);
+  request_.stop = {"lo w"};
+  start();
   say(0, "hello world");
   const json whole = json::parse(sent());
   EXPECT_EQ(whole["choices"][0]["message"]["content"], "hel");
@@ -81,9 +80,8 @@ TEST_F(Answered, EndsBeforeAStopString) {
 }
 
 TEST_F(Answered, StreamsPiecesThatAreWholeCharacters) {
-  ApiRequest request;
-  request.streams = request.include_usage = true;
-  start(request);
+  request_.streams = request_.include_usage = true;
+  start();
   say(0, "a\xC3\xA9");
   const std::vector<json> got = events();
   ASSERT_EQ(got.size(), 5U);
@@ -92,21 +90,15 @@ TEST_F(Answered, StreamsPiecesThatAreWholeCharacters) {
   EXPECT_EQ(got[2]["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(got[3]["usage"]["completion_tokens"], 4);
   EXPECT_EQ(got[4], "[DONE]");
-}
-
-TEST_F(Answered, HasTheRoleAlsoWithoutText) {
-  ApiRequest request;
-  request.streams = true;
-  start(request);
+  start();
   say(0, "");
   EXPECT_EQ(events()[0]["choices"][0]["delta"]["role"], "assistant");
 }
 
 TEST_F(Answered, CarriesLogProbabilitiesOfAllTokensItSends) {
-  ApiRequest request;
-  request.is_chat = false;
-  request.num_top = 1;
-  start(request);
+  request_.is_chat = false;
+  request_.num_top = 1;
+  start();
   say(0, "ab");
   EXPECT_EQ(
       json::parse(sent())["choices"][0]["logprobs"],
@@ -115,30 +107,28 @@ TEST_F(Answered, CarriesLogProbabilitiesOfAllTokensItSends) {
 }
 
 TEST_F(Answered, WantsNoMoreOnceItsClientHasGone) {
-  start({});
+  start();
   EXPECT_TRUE(answer_->on_token(0, {'a'}));
   answer_->outbox.cancel();
   EXPECT_FALSE(answer_->on_token(0, {'b'}));
 }
 
 TEST_F(Answered, ReportsAFailureInItsOwnForm) {
-  start({});
+  start();
   answer_->on_failure(500, "not finite");
   EXPECT_EQ(answer_->outbox.status(), 500);
   EXPECT_EQ(json::parse(sent())["error"]["message"], "not finite");
-  ApiRequest request;
-  request.streams = true;
-  start(request);
+  request_.streams = true;
+  start();
   answer_->on_failure(500, "not finite");
   EXPECT_EQ(events()[0]["error"]["type"], "server_error");
 }
 
 TEST_F(Answered, AsksForEachChoiceWithItsPromptAndDraws) {
-  ApiRequest request;
-  request.n = 2;
-  request.sampling.seed = 5;
+  request_.n = 2;
+  request_.sampling.seed = 5;
   model_.adapter = 1;
-  const Answer& answer = start(request, 2);
+  const Answer& answer = start(2);
   ASSERT_EQ(answer.num_choices(), 4U);
   const generate::Prompt asked = answer.ask(3, 8);
   EXPECT_EQ(asked.index, 3);
@@ -146,6 +136,60 @@ TEST_F(Answered, AsksForEachChoiceWithItsPromptAndDraws) {
   EXPECT_EQ(asked.adapter, 1);
   EXPECT_EQ(asked.max_new_tokens, 8);
   EXPECT_EQ(asked.ids, (std::vector<std::int32_t>{1, 2, 3}));
+}
+
+struct Reader {
+  Reader() {
+    outbox.set_resume([this] { ++num_resumed; });
+  }
+  std::string read(std::size_t most = 100) {
+    std::string bytes(most, '\0');
+    bytes.resize(outbox.read(bytes.data(), most, [this] { ++num_suspended; }));
+    return bytes;
+  }
+  Outbox outbox;
+  int num_suspended = 0, num_resumed = 0;
+};
+
+TEST(Outbox, SuspendsAReaderUntilThereAreBytes) {
+  Reader reader;
+  EXPECT_EQ(reader.read(), "");
+  EXPECT_EQ(reader.num_suspended, 1);
+  reader.outbox.write("abc");
+  reader.outbox.write("d");
+  EXPECT_EQ(reader.num_resumed, 1) << "it is awake already";
+  EXPECT_EQ(reader.read(3), "abc");
+  EXPECT_EQ(reader.read(), "d");
+  reader.outbox.finish(200);
+  EXPECT_EQ(reader.read(), "");
+  EXPECT_EQ(reader.num_suspended, 1) << "nothing more comes";
+}
+
+TEST(Outbox, WakesAReaderThatIsGivenUp) {
+  Reader reader;
+  EXPECT_FALSE(reader.outbox.is_whole_or([&] { ++reader.num_suspended; }));
+  reader.outbox.cancel();
+  EXPECT_EQ(reader.num_resumed, 1);
+  EXPECT_TRUE(reader.outbox.is_whole_or([] {}));
+  reader.outbox.write("late");
+  EXPECT_EQ(reader.read(), "");
+}
+
+TEST(Outbox, NeverWakesAReaderThatHasLeft) {
+  Reader reader;
+  reader.read();
+  reader.outbox.abandon();
+  reader.outbox.write("late");
+  reader.outbox.finish(200);
+  EXPECT_EQ(reader.num_resumed, 0);
+  EXPECT_TRUE(reader.outbox.is_cancelled());
+}
+
+TEST(Outbox, KeepsTheFirstStatus) {
+  Outbox outbox;
+  outbox.finish(500);
+  outbox.finish(200);
+  EXPECT_EQ(outbox.status(), 500);
 }
 
 }  // namespace

@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "answer_json.h"
-#include "unit/serve/wrong_bodies.h"
 
 namespace lora_train::serve {
 namespace {
@@ -83,6 +84,53 @@ TEST(ApiRequest, RefusesWhatItDoesNotKnowAndIgnoresWhatChangesNothing) {
   EXPECT_EQ(refusal(R"(, "presence_penalty": 1)").param(), "presence_penalty");
   EXPECT_NO_THROW(chat(
       R"(, "mystery": null, "user": "x", "metadata": {}, "presence_penalty": 0, "logit_bias": {}, "tool_choice": "auto")"));
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+/// More than 200 bodies that are no chat request.
+std::vector<std::string> wrong_bodies() {
+  const std::string good = R"({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})";
+  std::vector<std::string> bodies =
+      words_of(R"(null true 5 "x" [] [{}] { } {} {] {"a"} {1:2} nan {'model':'m'} {"model":"\ud800","messages":[]})");
+  bodies.insert(bodies.end(), {"", " ", std::string(3, '\0'), "\xEF\xBB\xBF", "\xff", std::string(200000, '['),
+                               good + good, "{\"model\": \"\xc3\x28\"}"});
+  std::string deep;
+  for (int i = 0; i < 500; ++i) deep += R"({"a":)";
+  bodies.push_back(deep);
+  for (std::size_t length = 1; length < good.size(); ++length) bodies.push_back(good.substr(0, length));
+  // Each field with values of every wrong kind.
+  const std::vector<std::string> kinds = words_of(R"(-1 0.5 1e300 "x" true [] {} [[]] [null])");
+  const auto takes = [](const std::string& field, const std::string& kind) {
+    const bool is_number = kind == "0.5" || kind == "1e300";
+    if (field == "temperature") return is_number;
+    if (field == "top_p" || field == "min_p") return kind == "0.5";
+    if (field == "top_k" || field == "seed") return kind == "-1";
+    if (field == "stop") return kind == "\"x\"" || kind == "[]";
+    if (field == "stream" || field == "logprobs") return kind == "true";
+    if (field == "tools" || field == "functions") return kind == "[]";
+    if (field == "logit_bias" || field == "chat_template_kwargs" || field == "stream_options") return kind == "{}";
+    return false;
+  };
+  for (const std::string& field : words_of(
+           "temperature top_p min_p top_k seed stop stream n max_completion_tokens logprobs top_logprobs tools "
+           "chat_template_kwargs stream_options logit_bias frequency_penalty response_format tool_choice functions "
+           "surprise")) {
+    for (const std::string& kind : kinds) {
+      if (!takes(field, kind)) bodies.push_back(good.substr(0, good.size() - 1) + ", \"" + field + "\": " + kind + "}");
+    }
+  }
+  for (const std::string& kind : kinds) {
+    bodies.push_back(R"({"model": "m", "messages": )" + kind + "}");
+    bodies.push_back(R"({"model": "m", "messages": [)" + kind + "]}");
+    bodies.push_back(R"({"model": "m", "messages": [{"role": )" + kind + R"(, "content": 5}]})");
+    if (kind != "\"x\"" && kind != "[]")
+      bodies.push_back(R"({"model": "m", "messages": [{"role": "user", "content": )" + kind + "}]}");
+  }
+  return bodies;
 }
 
 TEST(ApiRequest, RefusesEveryWrongBody) {
