@@ -89,7 +89,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
        "eval_steps: got \"2.5\", expected a number of steps, a share of the run below 1, epoch, or off."},
       {"model: [a]", "model: got a list, expected text."},
       {"model: \"\"", "model: got \"\", expected text."},
-      {"max_time: 2 weeks", "max_time: got \"2 weeks\", expected null or a time such as 90s, 10m or 2h30m."},
+      {"max_time: 2 weeks", "max_time: got \"2 weeks\", expected off or a time such as 90s, 10m or 2h30m."},
       {"datasets: [{type: text}]", "datasets[0]: has no path. Name a file, a folder or a glob."},
       {"datasets: [{path: a, weight: 0}]", "datasets[0].weight: got \"0\", expected a number > 0."},
       {"datasets: [a, {path: b, typ: text}]",

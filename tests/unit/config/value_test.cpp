@@ -313,7 +313,7 @@ TEST(ParseYaml, BoundsWhatAFileCanExpandTo) {
     for (int j = 1; j < 10; ++j) bomb += "," + last;
     bomb += "]\n";
   }
-  expect_mistakes(
+  expect_broken(
       {{bomb, "p.yaml:", "more than 10000 values"}, {std::string(5 << 20, 'x'), "p.yaml", "larger than 4 MiB"}});
 }
 
