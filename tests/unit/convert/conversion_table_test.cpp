@@ -393,14 +393,20 @@ TEST_P(ConversionTable, HasAllSamples) {
 TEST_P(ConversionTable, AnyMixOfKeysGivesAProfileWithoutContradictions) {
   Table table(name_of(GetParam()));
   Lines sources;
-  for (const auto& each : table.cases()) sources.push_back(join(each.source(), "\n"));
+  for (const auto& each : table.cases()) {
+    const auto is_refused = [](const std::string& line) { return line.starts_with("  refused"); };
+    if (std::ranges::none_of(each.said, is_refused)) sources.push_back(join(each.source(), "\n"));
+  }
   for (const auto& name : table.samples()) sources.push_back(read_file(kSamples / name));
   std::map<std::string, std::vector<Value>> values;  // of each key
   for (const auto& source : sources) {
     for (const auto& [key, value] : parse_yaml(source, {"source", 0}).members) values[key].push_back(value);
   }
   ASSERT_GT(values.size(), 60u);
-  values.erase("export_dir");  // without data, such a file only merges
+  for (const char* key : {"export_dir", "adapter_name_or_path"})
+    values.erase(key);  // without data, such a file only merges
+  // New tokens without an adapter, and data that are not among the samples, are not refused together with what needs them.
+  for (const char* key : {"tokens", "add_tokens", "add_special_tokens", "eval_dataset"}) values.erase(key);
   const ProfileText files;
   const WorkingDirectory here(kSamples);
   std::mt19937 draw(7);
