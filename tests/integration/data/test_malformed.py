@@ -1,6 +1,6 @@
 """A few broken files, through the whole program: the exit code, the error object of --json, what reaches the
 terminal, and that nothing was written or lost. Every other case is in a table of tests/unit: storage/safetensors_test.cpp,
-storage/model_weights_test.cpp, model/config/, config/malformed_profile_test.cpp, data/, export/malformed_adapter_test.cpp,
+storage/model_weights_test.cpp, model/config/, config/load_test.cpp, data/, export/malformed_adapter_test.cpp,
 run_folder/checkpoint_test.cpp and tokenizer/."""
 
 import json
