@@ -403,10 +403,10 @@ TEST_P(ConversionTable, AnyMixOfKeysGivesAProfileWithoutContradictions) {
     for (const auto& [key, value] : parse_yaml(source, {"source", 0}).members) values[key].push_back(value);
   }
   ASSERT_GT(values.size(), 60u);
-  for (const char* key : {"export_dir", "adapter_name_or_path"})
-    values.erase(key);  // without data, such a file only merges
-  // New tokens without an adapter, and data that are not among the samples, are not refused together with what needs them.
-  for (const char* key : {"tokens", "add_tokens", "add_special_tokens", "eval_dataset"}) values.erase(key);
+  // A file only merges without data; new tokens need an adapter, and evaluation data are not among the samples.
+  for (const char* key :
+       {"export_dir", "adapter_name_or_path", "tokens", "add_tokens", "add_special_tokens", "eval_dataset"})
+    values.erase(key);
   const ProfileText files;
   const WorkingDirectory here(kSamples);
   std::mt19937 draw(7);
