@@ -1,4 +1,4 @@
-// The devices and dtypes that a kernel test runs on.
+// The devices and dtypes that a kernel test runs on, and what such a test compares with.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,9 +7,11 @@
 #include <string>
 
 #include "kernels/dispatch/native_kernels.h"
+#include "lora_train/base/error.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "support/cuda_device.h"
 #include "support/tensors.h"
+#include "support/tolerance.h"
 
 namespace lora_train::testing_support {
 
@@ -23,6 +25,8 @@ struct Place {
   /// that both ways of our CUDA kernels are taken.
   at::Tensor put(const at::Tensor& t) const { return with_row_gaps(t.to(at::Device(device), dtype)); }
   at::Tensor empty(at::IntArrayRef sizes) const { return put(at::full(sizes, 7.0)); }
+  /// Of plain tensors.
+  at::TensorOptions options() const { return at::device(device).dtype(dtype); }
   at::Tensor statistic(at::IntArrayRef sizes) const {
     return at::full(sizes, 7.0, at::device(device).dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
   }
@@ -54,9 +58,19 @@ class KernelTest : public ::testing::TestWithParam<Place> {
   void TearDown() override {
     if (GetParam().is_cuda_on_cpu || GetParam().device == at::kCUDA) kernels::use_native_kernels({});
   }
+  const Place& place = GetParam();
 };
 
-/// One instantiation per test file.
+/// is_close for rows of Place::empty, between which nothing may be written.
+inline ::testing::AssertionResult rows_are_close(const at::Tensor& got, const at::Tensor& want, double tolerance) {
+  return gaps_are_untouched(got) ? is_close(got, want, tolerance)
+                                 : ::testing::AssertionFailure() << "written between the rows";
+}
+inline bool rows_are_equal(const at::Tensor& got, const at::Tensor& want) {
+  return gaps_are_untouched(got) && at::equal(got, want);
+}
+
+/// One instantiation per suite.
 #define LORA_TRAIN_EVERY_PLACE(Suite)                                                                              \
   INSTANTIATE_TEST_SUITE_P(                                                                                        \
       EveryPlace, Suite,                                                                                           \

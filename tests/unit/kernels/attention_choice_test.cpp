@@ -1,6 +1,10 @@
-#include <gtest/gtest.h>
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
 
 #include "lora_train/kernels/attention/attention.h"
+#include "support/tensors.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -43,34 +47,34 @@ TEST(ChooseAttention, AutoTakesCudnnFirstOnHopperAndDatacenterBlackwell) {
   }
 }
 
-TEST(ChooseAttention, AutoTakesTheFirstThatApplies) {
-  auto c = ordinary();
-  c.dtype = at::kFloat;
-  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kEfficient);
-  c.head_size = 256;
-  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
-  c.dtype = at::kDouble;
-  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
-  c = ordinary();
-  c.has_cuda_library = false;
-  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
-  EXPECT_EQ(choose_attention(c).refusal, "");
-}
-
 TEST(AttentionCandidates, AreThoseThatAutoMayTakeAndItsChoiceFirst) {
+  using enum AttentionBackend;
   using Backends = std::vector<AttentionBackend>;
+  const auto expect = [](const AttentionCase& c, const Backends& want) {
+    EXPECT_EQ(attention_candidates(c), want);
+    EXPECT_EQ(choose_attention(c).backend, want[0]);
+    EXPECT_EQ(choose_attention(c).refusal, "");
+  };
   auto c = ordinary();
-  EXPECT_EQ(attention_candidates(c), (Backends{AttentionBackend::kCudnn, AttentionBackend::kFa2}));
+  expect(c, {kCudnn, kFa2});
   c.sm = 110;
-  EXPECT_EQ(attention_candidates(c), (Backends{AttentionBackend::kFa2, AttentionBackend::kCudnn}));
+  expect(c, {kFa2, kCudnn});
   c.sm = 86;
-  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kFa2});
+  expect(c, {kFa2});
   c.dtype = at::kFloat;
-  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kEfficient});
+  expect(c, {kEfficient});
+  c.head_size = 256;
+  expect(c, {kReference});
+  c.head_size = 128;
   c.dtype = at::kDouble;
-  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kReference});
-  c.requested = AttentionBackend::kCudnn;
-  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kCudnn});
+  expect(c, {kReference});
+  c = ordinary();
+  c.requested = kCudnn;
+  expect(c, {kCudnn});
+  c.requested = kAuto;
+  c.has_cuda_library = false;
+  EXPECT_EQ(choose_attention(c).backend, kReference);
+  EXPECT_EQ(choose_attention(c).refusal, "");
 }
 
 TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
@@ -79,47 +83,41 @@ TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
     c.requested = backend;
     EXPECT_EQ(choose_attention(c).backend, backend);
     EXPECT_EQ(choose_attention(c).refusal, "");
+    c.deterministic = true;
+    c.max_len_q = c.max_len_k = 1024;
+    EXPECT_EQ(choose_attention(c).refusal, "") << "cuDNN serves short documents";
   }
 }
 
 struct Refused {
-  const char* what;
   AttentionBackend requested;
   void (*change)(AttentionCase&);
   const char* part;
 };
 
 TEST(ChooseAttention, SaysWhyNot) {
+  using enum AttentionBackend;
   const Refused refused[] = {
-      {"fp32", AttentionBackend::kFa2, [](AttentionCase& c) { c.dtype = at::kFloat; }, "bf16"},
-      {"fp32", AttentionBackend::kCudnn, [](AttentionCase& c) { c.dtype = at::kFloat; }, "bf16"},
-      {"bf16", AttentionBackend::kEfficient, [](AttentionCase&) {}, "fp32"},
-      {"A10G", AttentionBackend::kCudnn, [](AttentionCase& c) { c.sm = 86; }, "Hopper"},
-      {"RTX 5090", AttentionBackend::kCudnn, [](AttentionCase& c) { c.sm = 120; }, "Hopper"},
-      {"T4", AttentionBackend::kFa2, [](AttentionCase& c) { c.sm = 75; }, "8.0"},
-      {"odd head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 100; }, "not 100"},
-      {"wide head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 264; }, "not 264"},
-      {"wide head on Blackwell", AttentionBackend::kCudnn, [](AttentionCase& c) { c.head_size = 256, c.sm = 100; },
-       "up to 128"},
-      {"all scores", AttentionBackend::kCudnn, [](AttentionCase& c) { c.deterministic = true; }, "14336 MiB"},
-      {"no library", AttentionBackend::kFa2, [](AttentionCase& c) { c.has_cuda_library = false; }, "not loaded"},
+      {kFa2, [](auto& c) { c.dtype = at::kFloat; }, "bf16"},
+      {kCudnn, [](auto& c) { c.dtype = at::kFloat; }, "bf16"},
+      {kEfficient, [](auto&) {}, "fp32"},
+      {kCudnn, [](auto& c) { c.sm = 86; }, "Hopper"},
+      {kCudnn, [](auto& c) { c.sm = 120; }, "Hopper"},
+      {kFa2, [](auto& c) { c.sm = 75; }, "8.0"},
+      {kFa2, [](auto& c) { c.head_size = 100; }, "not 100"},
+      {kFa2, [](auto& c) { c.head_size = 264; }, "not 264"},
+      {kCudnn, [](auto& c) { c.head_size = 256, c.sm = 100; }, "up to 128"},
+      {kCudnn, [](auto& c) { c.deterministic = true; }, "14336 MiB"},
+      {kFa2, [](auto& c) { c.has_cuda_library = false; }, "not loaded"},
   };
   for (const auto& r : refused) {
     auto c = ordinary();
     c.requested = r.requested;
     r.change(c);
     const auto choice = choose_attention(c);
-    EXPECT_EQ(choice.backend, r.requested) << r.what;
-    EXPECT_NE(choice.refusal.find(r.part), std::string::npos) << r.what << ": " << choice.refusal;
+    EXPECT_EQ(choice.backend, r.requested) << r.part;
+    EXPECT_NE(choice.refusal.find(r.part), std::string::npos) << r.part << ": " << choice.refusal;
   }
-}
-
-TEST(ChooseAttention, DeterministicCudnnServesShortDocuments) {
-  auto c = ordinary();
-  c.requested = AttentionBackend::kCudnn;
-  c.deterministic = true;
-  c.max_len_q = c.max_len_k = 1024;
-  EXPECT_EQ(choose_attention(c).refusal, "");
 }
 
 TEST(AttentionCallBytes, OfASevenBillionModelAt16kTokens) {
@@ -142,6 +140,55 @@ TEST(AttentionCallBytes, FewHeadsThatAreDeterministicSplitTheirSums) {
   sizes.deterministic = true;
   const int64_t rows = 4096 + 128;
   EXPECT_EQ(attention_call_bytes(AttentionBackend::kFa2, sizes) - plain, (10 - 1) * rows * 14 * 64 * 4);
+}
+
+using testing_support::uniform;
+
+/// 4,200 rows, more than are compared at a time; empty documents at the begin, in the middle and at the end.
+const std::vector<std::int64_t> kDocuments = {0, 0, 13, 13, 14, 2050, 2050, 4097, 4200, 4200};
+
+TEST(WorstDocument, FindsTheOneThatDiffers) {
+  const at::Tensor want = uniform({4300, 3, 4}, 1);
+  for (const std::int64_t wrong : {1, 3, 4, 6, 7}) {
+    const std::int64_t begin = kDocuments[static_cast<std::size_t>(wrong)];
+    at::Tensor got = want.clone();
+    got.slice(0, begin, kDocuments[static_cast<std::size_t>(wrong) + 1]).mul_(1.25);
+    const DocumentError error = worst_document(got, want, kDocuments);
+    EXPECT_EQ(error.document, wrong);
+    EXPECT_GT(error.error, 0.15);  // few rows may have a smaller norm than the others
+    EXPECT_LT(error.error, 0.25001);
+  }
+}
+
+TEST(WorstDocument, RowsPastTheLastDocumentDoNotCount) {
+  const at::Tensor want = uniform({4300, 5}, 1);
+  at::Tensor got = want.clone();
+  got.slice(0, 4200).fill_(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_EQ(worst_document(got, want, kDocuments).document, -1);
+  EXPECT_EQ(worst_document(got, want, kDocuments).error, 0);
+}
+
+TEST(WorstDocument, ADocumentOfZerosIsHeldAgainstTheOthers) {
+  at::Tensor want = uniform({4300, 5}, 1);
+  want.slice(0, 13, 14).zero_();
+  at::Tensor got = want.clone();
+  got.slice(0, 13, 14).fill_(1e-7);
+  EXPECT_LT(worst_document(got, want, kDocuments).error, 1e-6);
+  got.slice(0, 13, 14).fill_(1);
+  EXPECT_EQ(worst_document(got, want, kDocuments).document, 3);
+  EXPECT_GT(worst_document(got, want, kDocuments).error, 1);
+}
+
+TEST(WorstDocument, WhatIsNotFiniteIsInfinitelyWrong) {
+  const at::Tensor want = uniform({4300, 5}, 1).to(at::kBFloat16);
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    at::Tensor got = want.clone();
+    got[4199][2] = value;
+    const DocumentError error = worst_document(got, want, kDocuments);
+    EXPECT_EQ(error.document, 7);
+    EXPECT_TRUE(std::isinf(error.error));
+    EXPECT_TRUE(std::isinf(worst_document(got, got, kDocuments).error));
+  }
 }
 
 }  // namespace

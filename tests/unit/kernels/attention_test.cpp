@@ -1,14 +1,13 @@
 #include "lora_train/kernels/attention/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cmath>
+#include <limits>
 
-#include "lora_train/base/error.h"
+#include "lora_train/kernels/attention/attention_cache.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "support/kernel_test.h"
-#include "support/tensors.h"
-#include "support/tolerance.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -66,7 +65,7 @@ at::Tensor visible(int64_t len_q, int64_t len_k, int64_t window) {
 }
 
 struct Gradients {
-  at::Tensor out, dq, dk, dv;
+  at::Tensor out, lse, dq, dk, dv;
 };
 
 // Autograd through softmax with the mask above, in fp64.
@@ -74,7 +73,7 @@ Gradients by_autograd(const Case& c, const at::Tensor& q0, const at::Tensor& k0,
                       const at::Tensor& dout) {
   const auto layout = layout_of(c);
   const auto q = q0.clone().requires_grad_(), k = k0.clone().requires_grad_(), v = v0.clone().requires_grad_();
-  std::vector<at::Tensor> outs;
+  std::vector<at::Tensor> outs, lses;
   for (std::size_t d = 0; d < c.len_q.size(); ++d) {
     const auto rows = [&](const at::Tensor& t, const std::vector<int64_t>& cu, int64_t repeat) {
       return t.slice(0, cu[d], cu[d + 1]).transpose(0, 1).repeat_interleave(repeat, 0);
@@ -85,11 +84,12 @@ Gradients by_autograd(const Case& c, const at::Tensor& q0, const at::Tensor& k0,
         at::matmul(rows(q, layout.cu_seqlens_q, 1), rows(k, layout.cu_seqlens_k, shared).transpose(1, 2));
     const auto e = (scores * layout.scale).exp() * mask;
     const auto p = e / (e.sum(-1, true) + mask.any(-1, true).logical_not());
+    lses.push_back(e.sum(-1).log().t());
     outs.push_back(at::matmul(p, rows(v, layout.cu_seqlens_k, shared)).transpose(0, 1));
   }
   const auto out = at::cat(outs);
   out.backward(dout);
-  return {out.detach(), q.grad(), k.grad(), v.grad()};
+  return {out.detach(), at::cat(lses).detach(), q.grad(), k.grad(), v.grad()};
 }
 
 struct Inputs {
@@ -110,42 +110,6 @@ std::string describe(const Case& c) {
       .str();
 }
 
-TEST(AttentionReference, MatchesAtenAutogradInFp64) {
-  for (const auto& c : cases()) {
-    const auto in = inputs_for(c, at::kDouble);
-    const auto expected = by_autograd(c, in.q, in.k, in.v, in.dout);
-    auto out = at::full_like(in.q, 7), lse = at::full({in.q.size(0), c.heads}, 7, at::kDouble);
-    AttentionGradients d{at::full_like(in.q, 7), at::full_like(in.k, 7), at::full_like(in.v, 7)};
-    attention_forward_reference(in.q, in.k, in.v, layout_of(c), out, lse);
-    attention_backward_reference(in.dout, in.q, in.k, in.v, out, lse, layout_of(c), d);
-    EXPECT_CLOSE(out, expected.out, 1e-12) << describe(c);
-    EXPECT_CLOSE(d.v, expected.dv, 1e-12) << describe(c);
-    if (c.head_size > 0 && in.q.size(0) > 1 && c.window != 1) {  // one visible key: no gradient reaches q and k
-      EXPECT_CLOSE(d.q, expected.dq, 1e-12) << describe(c);
-      EXPECT_CLOSE(d.k, expected.dk, 1e-12) << describe(c);
-    }
-  }
-}
-
-TEST(AttentionReference, GradientMatchesCentralDifferences) {
-  const Case c{{3, 2}, {5, 2}, 3, 4, 2, 3};
-  const auto in = inputs_for(c, at::kDouble);
-  auto out = at::empty_like(in.q), lse = at::empty({in.q.size(0), c.heads}, at::kDouble);
-  const auto loss = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    attention_forward_reference(q, k, v, layout_of(c), out, lse);
-    return (out * in.dout).sum().item<double>();
-  };
-  const auto dq_expected = central_differences([&](const at::Tensor& q) { return loss(q, in.k, in.v); }, in.q);
-  const auto dk_expected = central_differences([&](const at::Tensor& k) { return loss(in.q, k, in.v); }, in.k);
-  const auto dv_expected = central_differences([&](const at::Tensor& v) { return loss(in.q, in.k, v); }, in.v);
-  loss(in.q, in.k, in.v);
-  AttentionGradients d{at::empty_like(in.q), at::empty_like(in.k), at::empty_like(in.v)};
-  attention_backward_reference(in.dout, in.q, in.k, in.v, out, lse, layout_of(c), d);
-  EXPECT_CLOSE(d.q, dq_expected, kDifferenceTolerance);
-  EXPECT_CLOSE(d.k, dk_expected, kDifferenceTolerance);
-  EXPECT_CLOSE(d.v, dv_expected, kDifferenceTolerance);
-}
-
 class Attention : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(Attention);
 
@@ -164,14 +128,11 @@ std::vector<AttentionBackend> backends_for(const Place& place, const Case& c) {
   return backends;
 }
 
-void expect_reference(const Place& place, const Case& c, AttentionBackend backend) {
+void expect_autograd(const Place& place, const Case& c, AttentionBackend backend) {
   const auto in = inputs_for(c, place.dtype);
   auto layout = layout_of(c);
   layout.backend = backend;
-  auto want_out = at::empty_like(in.q), want_lse = at::empty({in.q.size(0), c.heads}, at::kDouble);
-  AttentionGradients want{at::empty_like(in.q), at::empty_like(in.k), at::empty_like(in.v)};
-  attention_forward_reference(in.q, in.k, in.v, layout, want_out, want_lse);
-  attention_backward_reference(in.dout, in.q, in.k, in.v, want_out, want_lse, layout, want);
+  const Gradients want = by_autograd(c, in.q, in.k, in.v, in.dout);
   const auto q = place.put(in.q), k = place.put(in.k), v = place.put(in.v), dout = place.put(in.dout);
   auto out = place.empty(in.q.sizes()), lse = place.statistic({in.q.size(0), c.heads});
   const AttentionGradients given{place.empty(in.q.sizes()), place.empty(in.k.sizes()), place.empty(in.v.sizes())};
@@ -180,30 +141,28 @@ void expect_reference(const Place& place, const Case& c, AttentionBackend backen
   attention_backward(dout, q, k, v, out, lse, layout, d);
   // ATen's kernel rounds probabilities and their gradients to bf16: 0.01001 seen in dq of 9 queries on 4 keys.
   const double limit = place.dtype == at::kBFloat16 ? 1.5 * tolerance(place.dtype) : tolerance(place.dtype);
-  EXPECT_CLOSE(out, want_out, limit);
-  EXPECT_CLOSE(lse.nan_to_num(0, 0, 0), want_lse.nan_to_num(0, 0, 0), limit);
-  EXPECT_TRUE(at::equal(lse.cpu().isinf(), want_lse.isinf()));
-  EXPECT_CLOSE(d.v, want.v, limit);
+  EXPECT_CLOSE(out, want.out, limit);
+  EXPECT_CLOSE(lse.nan_to_num(0, 0, 0), want.lse.nan_to_num(0, 0, 0), limit);
+  EXPECT_TRUE(at::equal(lse.cpu().isinf(), want.lse.isinf()));
+  EXPECT_CLOSE(d.v, want.dv, limit);
   if (in.q.size(0) > 1 && c.window != 1) {  // one visible key: no gradient reaches q and k
-    EXPECT_CLOSE(d.q, want.q, limit);
-    EXPECT_CLOSE(d.k, want.k, limit);
+    EXPECT_CLOSE(d.q, want.dq, limit);
+    EXPECT_CLOSE(d.k, want.dk, limit);
   }
-  for (const auto& written : {out, given.q, given.k, given.v}) {
-    EXPECT_TRUE(gaps_are_untouched(written));
-  }
+  for (const auto& written : {out, given.q, given.k, given.v}) EXPECT_TRUE(gaps_are_untouched(written));
 }
 
-TEST_P(Attention, MatchesReferenceForwardAndBackward) {
+// In fp64 this is the reference.
+TEST_P(Attention, MatchesAutogradForwardAndBackward) {
   for (const auto& c : cases()) {
-    for (const auto backend : backends_for(GetParam(), c)) {
+    for (const auto backend : backends_for(place, c)) {
       SCOPED_TRACE(describe(c) + " backend " + std::to_string(static_cast<int>(backend)));
-      expect_reference(GetParam(), c, backend);
+      expect_autograd(place, c, backend);
     }
   }
 }
 
 TEST_P(Attention, LseMayBeATransposedView) {
-  const auto place = GetParam();
   const auto q = place.put(uniform({9, 4, 16}, 1)), k = place.put(uniform({9, 2, 16}, 2));
   const auto v = place.put(uniform({9, 2, 16}, 3));
   const AttentionLayout layout{{0, 2, 9}, {0, 2, 9}, 0, 0.25};
@@ -220,26 +179,17 @@ TEST_P(Attention, LseMayBeATransposedView) {
   EXPECT_CLOSE(results[0], results[1], place.device == at::kCPU ? 0.0 : tolerance(place.dtype));
 }
 
-TEST_P(Attention, LeavesSlotsPastTheLastDocumentAlone) {
-  const auto place = GetParam();
-  const auto q = place.put(uniform({6, 2, 8}, 1));
-  auto out = place.empty({6, 2, 8}), lse = place.statistic({6, 2});
-  attention_forward(q, q, q, {{0, 4}, {0, 4}, 0, 0.35}, out, lse);
-  EXPECT_TRUE((out.slice(0, 4, 6) == 7).all().item<bool>());
-  EXPECT_FALSE((out.slice(0, 0, 4) == 7).any().item<bool>());
-}
-
-TEST_P(Attention, GradientsEndWithTheLastDocumentOrStayAsTheyWereThere) {
-  const auto place = GetParam();
+TEST_P(Attention, LeavesWhatIsPastTheLastDocumentAlone) {
   const auto q = place.put(uniform({6, 2, 8}, 1));
   auto out = place.empty({6, 2, 8}), lse = place.statistic({6, 2});
   AttentionGradients d{place.empty({6, 2, 8}), place.empty({6, 2, 8}), place.empty({6, 2, 8})};
   const AttentionLayout layout{{0, 4}, {0, 4}, 0, 0.35};
   attention_forward(q, q, q, layout, out, lse);
   attention_backward(q, q, q, q, out, lse, layout, d);
-  for (const auto& gradient : {d.q, d.k, d.v}) {
-    EXPECT_FALSE((gradient.slice(0, 0, 4) == 7).any().item<bool>());
-    EXPECT_TRUE(gradient.size(0) == 4 || (gradient.slice(0, 4, 6) == 7).all().item<bool>());
+  EXPECT_EQ(out.size(0), 6);
+  for (const auto& written : {out, d.q, d.k, d.v}) {
+    EXPECT_FALSE((written.slice(0, 0, 4) == 7).any().item<bool>());
+    EXPECT_TRUE(written.size(0) == 4 || (written.slice(0, 4, 6) == 7).all().item<bool>());
   }
 }
 
@@ -262,6 +212,164 @@ TEST(Attention, RefusesHeadsThatCannotShare) {
   auto out = at::empty_like(q), lse = at::empty({2, 3});
   EXPECT_THROW(attention_forward(q, k, k, {{0, 2}, {0, 2}, 0, 1}, out, lse), ShapeError);
   EXPECT_THROW(attention_forward(q, q, q, {{0, 3}, {0, 3}, 0, 1}, out, lse), ShapeError);
+}
+
+// S tokens of the cache, H heads, K kv heads, E head size.
+struct CachedCase {
+  std::vector<int64_t> num_queries, num_keys;
+  int64_t window, heads, kv_heads, head_size;
+};
+
+const std::vector<CachedCase>& cached_cases() {
+  static const std::vector<CachedCase> all = {
+      {{1}, {1}, 0, 1, 1, 8},
+      {{1, 1, 1}, {37, 1, 300}, 0, 5, 1, 8},           // decoding; more keys than one part has
+      {{1, 1}, {256, 257}, 0, 4, 2, 16},               // a whole part, and one key more
+      {{1, 1, 1, 1}, {9, 10, 11, 700}, 10, 6, 3, 10},  // window above, at and below the keys
+      {{1}, {600}, 513, 14, 2, 64},
+      {{1, 7, 1}, {5, 7, 64}, 0, 4, 4, 128},    // a prompt among them
+      {{5, 9, 130}, {40, 9, 200}, 0, 6, 2, 8},  // further parts of long prompts
+      {{5, 130}, {40, 200}, 16, 4, 1, 16},
+  };
+  return all;
+}
+
+/// Documents lie in the cache in reverse order, with three tokens of room after each that are NaN.
+CachedLayout layout_of(const CachedCase& c) {
+  CachedLayout layout;
+  layout.cu_seqlens_q = {0};
+  layout.key_begin.resize(c.num_keys.size());
+  layout.num_keys = c.num_keys;
+  int64_t place = 2;
+  for (std::size_t d = c.num_keys.size(); d-- > 0;) {
+    layout.key_begin[d] = place;
+    place += c.num_keys[d] + 3;
+  }
+  for (const auto count : c.num_queries) layout.cu_seqlens_q.push_back(layout.cu_seqlens_q.back() + count);
+  layout.window = c.window;
+  layout.scale = 1 / std::sqrt(static_cast<double>(c.head_size));
+  return layout;
+}
+
+at::Tensor cache_of(const CachedLayout& layout, const CachedCase& c, std::uint64_t seed, at::ScalarType rounding) {
+  int64_t size = 0;
+  for (std::size_t d = 0; d < layout.num_docs(); ++d)
+    size = std::max(size, layout.key_begin[d] + layout.num_keys[d] + 3);
+  const auto values = (uniform({size, c.kv_heads, c.head_size}, seed) * 2).to(rounding).to(at::kDouble);
+  auto cache = at::full_like(values, std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t d = 0; d < layout.num_docs(); ++d) {
+    cache.narrow(0, layout.key_begin[d], layout.num_keys[d])
+        .copy_(values.narrow(0, layout.key_begin[d], layout.num_keys[d]));
+  }
+  return cache;
+}
+
+struct CachedInputs {
+  CachedLayout layout;
+  at::Tensor q, k, v;  ///< fp64
+};
+
+CachedInputs inputs_for(const CachedCase& c, at::ScalarType rounding) {
+  CachedInputs in{layout_of(c), {}, {}, {}};
+  in.q = (uniform({in.layout.cu_seqlens_q.back(), c.heads, c.head_size}, 1) * 3).to(rounding).to(at::kDouble);
+  in.k = cache_of(in.layout, c, 2, rounding);
+  in.v = cache_of(in.layout, c, 3, rounding);
+  return in;
+}
+
+// Query by query: softmax over the keys that it sees, by the definition in the header.
+at::Tensor by_definition(const CachedCase& c, const CachedInputs& in) {
+  auto out = at::zeros_like(in.q);
+  for (std::size_t d = 0; d < in.layout.num_docs(); ++d) {
+    for (int64_t i = 0; i < c.num_queries[d]; ++i) {
+      const int64_t own = i + c.num_keys[d] - c.num_queries[d];
+      const int64_t first = c.window > 0 ? std::max<int64_t>(0, own - c.window + 1) : 0;
+      for (int64_t h = 0; h < c.heads; ++h) {
+        const int64_t kv = h / (c.heads / c.kv_heads), begin = in.layout.key_begin[d] + first;
+        const auto keys = in.k.select(1, kv).narrow(0, begin, own - first + 1);
+        const auto values = in.v.select(1, kv).narrow(0, begin, own - first + 1);
+        const auto query = in.q[in.layout.cu_seqlens_q[d] + i][h];
+        out[in.layout.cu_seqlens_q[d] + i][h].copy_(
+            at::mv(values.t(), at::softmax(at::mv(keys, query) * in.layout.scale, 0)));
+      }
+    }
+  }
+  return out;
+}
+
+class AttentionCache : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(AttentionCache);
+
+TEST_P(AttentionCache, MatchesTheDefinition) {
+  for (const auto& c : cached_cases()) {
+    const auto in = inputs_for(c, place.dtype);
+    auto out = place.empty(in.q.sizes());
+    attention_cached(place.put(in.q), place.put(in.k), place.put(in.v), in.layout, out);
+    EXPECT_TRUE(rows_are_close(out, by_definition(c, in), tolerance(place.dtype)))
+        << at::IntArrayRef(c.num_keys) << " window " << c.window;
+  }
+}
+
+TEST_P(AttentionCache, TakesLengthsFromTheDevice) {
+  const std::string refusal = refuses_max_keys(place.device, place.dtype, 16, AttentionBackend::kAuto);
+  EXPECT_EQ(refusal.empty(), place.device == at::kCPU || place.dtype == at::kBFloat16) << refusal;
+  const auto& c = cached_cases()[2];  // one query each
+  const auto in = inputs_for(c, place.dtype);
+  const auto q = place.put(in.q), k = place.put(in.k), v = place.put(in.v);
+  auto want = place.empty(in.q.sizes()), out = place.empty(in.q.sizes());
+  attention_cached(q, k, v, in.layout, want);
+  const auto on_device = [&](std::vector<int64_t> numbers, std::size_t size) {
+    numbers.resize(size);
+    return at::tensor(numbers, at::kInt).to(place.device);
+  };
+  CachedLayout layout = in.layout;
+  layout.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, 3);
+  layout.key_begin_device = on_device(layout.key_begin, 3);
+  layout.num_keys_device = on_device(layout.num_keys, 2);
+  layout.key_begin = layout.num_keys = {-1, -1};
+  layout.max_keys = 300;
+  if (!refusal.empty()) {
+    EXPECT_THROW(attention_cached(q, k, v, layout, out), DeviceError);
+    return;
+  }
+  attention_cached(q, k, v, layout, out);
+  if (place.device == at::kCPU) {
+    EXPECT_TRUE(at::equal(out, want));
+  } else {
+    EXPECT_CLOSE(out, want, tolerance(place.dtype));
+  }
+}
+
+TEST_P(AttentionCache, ADocumentHasTheSameBitsWhateverElseIsThere) {
+  if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
+  const CachedCase c{{1, 1, 1, 1}, {700, 37, 256, 1030}, 0, 6, 2, 24};
+  const auto in = inputs_for(c, place.dtype);
+  const auto q = place.put(in.q), k = place.put(in.k), v = place.put(in.v);
+  auto all = place.empty(in.q.sizes());
+  attention_cached(q, k, v, in.layout, all);
+  for (std::size_t d = 0; d < 4; ++d) {
+    const CachedLayout alone{{0, 1}, {in.layout.key_begin[d]}, {in.layout.num_keys[d]}, 0, in.layout.scale};
+    auto out = place.empty({1, 6, 24});
+    attention_cached(q.narrow(0, static_cast<int64_t>(d), 1), k, v, alone, out);
+    EXPECT_TRUE(at::equal(out[0], all[static_cast<int64_t>(d)])) << d;
+  }
+}
+
+TEST(AttentionCached, ANotANumberStays) {
+  const CachedCase c{{1}, {20}, 0, 2, 1, 8};
+  auto in = inputs_for(c, at::kFloat);
+  in.k[in.layout.key_begin[0] + 4].fill_(std::numeric_limits<double>::quiet_NaN());
+  auto out = at::zeros({1, 2, 8});
+  attention_cached(in.q.to(at::kFloat), in.k.to(at::kFloat), in.v.to(at::kFloat), in.layout, out);
+  EXPECT_TRUE(out.isnan().all().item<bool>());
+}
+
+TEST(AttentionCached, RefusesKeysThatAreNotThere) {
+  const auto q = at::ones({2, 2, 8}), k = at::ones({9, 2, 8});
+  auto out = at::empty_like(q);
+  EXPECT_THROW(attention_cached(q, k, k, {{0, 1, 2}, {0, 4}, {4, 6}, 0, 1}, out), ShapeError);  // past the end
+  EXPECT_THROW(attention_cached(q, k, k, {{0, 2}, {0}, {1}, 0, 1}, out), ShapeError);     // fewer keys than queries
+  EXPECT_THROW(attention_cached(q, k, k, {{0, 1, 2}, {0}, {4}, 0, 1}, out), ShapeError);  // of another document
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
-#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
-#include "lora_train/base/error.h"
 #include "support/kernel_test.h"
-#include "support/tensors.h"
-#include "support/tolerance.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -31,100 +28,57 @@ at::Tensor per(double denominator, at::Device device = at::kCPU) {
 
 at::Tensor targets_for(int64_t M, int64_t V) { return (at::arange(M, at::kLong) * 7919).remainder(V).to(at::kInt); }
 
-TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
-  const auto logits = (uniform({5, 33}, 1, at::kDouble) * 8).detach().requires_grad_();
-  const auto targets = targets_for(5, 33);
-  const auto losses = at::cross_entropy_loss(logits, targets.to(at::kLong), {}, at::Reduction::None);
-  losses.sum().mul(0.25).backward();
-  auto in_place = logits.detach().clone();
-  auto output = output_for(in_place);
-  cross_entropy_in_place_reference(in_place, targets, {}, per(4), output);
-  EXPECT_CLOSE(output.losses, losses.detach(), 1e-13);
-  EXPECT_CLOSE(in_place, logits.grad(), 1e-13);
-  const auto [largest, index] = logits.detach().softmax(1).max(1);
-  EXPECT_CLOSE(output.confidence, largest, 1e-6);
-  EXPECT_TRUE(at::equal(output.correct, index == targets));
-}
-
-TEST(CrossEntropyReference, GradientMatchesCentralDifferences) {
-  const auto logits = uniform({3, 7}, 1, at::kDouble) * 3;
-  const auto targets = targets_for(3, 7), weights = at::tensor({0.25F, 3.0F, -1.5F});
-  auto output = output_for(logits);
-  const auto expected = central_differences(
-      [&](const at::Tensor& values) {
-        auto copy = values.clone();
-        cross_entropy_in_place_reference(copy, targets, {}, {}, output);
-        return (output.losses * weights).sum().item<double>() * 0.5;
-      },
-      logits);
-  auto gradient = logits.clone();
-  cross_entropy_in_place_reference(gradient, targets, weights, per(2), output);
-  EXPECT_CLOSE(gradient, expected, kDifferenceTolerance);
-}
-
 /// Every element against its own size: beside a target's gradient all others are small.
 bool are_elements_close(const at::Tensor& got, const at::Tensor& want, at::ScalarType dtype) {
   const double limit = dtype == at::kBFloat16 ? 4e-3 : dtype == at::kFloat ? 5e-6 : 1e-10;
   return at::allclose(f64(got), want, limit, 0);
 }
 
-TEST_P(CrossEntropy, MatchesReference) {
-  const auto place = GetParam();
-  for (const auto& [M, V] :
-       std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {3, 7}, {5, 1031}, {2, 50257}, {33, 257}}) {
-    auto logits = (uniform({M, V}, 1) * 12).to(place.device, place.dtype);
-    auto reference = f64(logits);
-    const auto targets = targets_for(M, V);
-    auto output = output_for(logits), expected = output_for(reference);
-    cross_entropy_in_place_reference(reference, targets, {}, per(8), expected);
-    const auto before = logits.clone();
-    cross_entropy_in_place(logits, targets.to(place.device), {}, {}, output);
-    EXPECT_TRUE(at::equal(logits, before)) << "logits must stay without a gradient";
-    const double fp32_limit = std::min(kTightFloatTolerance, tolerance(place.dtype));
-    EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
-    cross_entropy_in_place(logits, targets.to(place.device), {}, per(8, place.device), output);
-    EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
-    EXPECT_CLOSE(output.confidence, expected.confidence, kTightFloatTolerance);
-    EXPECT_TRUE(at::equal(output.correct.cpu(), expected.correct));
-    EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
-    EXPECT_TRUE(are_elements_close(logits, reference, place.dtype)) << M << "x" << V;
+// In fp64 this is the reference.
+TEST_P(CrossEntropy, MatchesAtensAutogradInFp64) {
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+  const double fp32_limit = std::min(kTightFloatTolerance, tolerance(place.dtype));
+  for (const auto& [M, V] : Sizes{{1, 2}, {3, 7}, {5, 1031}, {2, 50257}, {33, 257}}) {
+    for (const bool is_weighted : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << M << "x" << V << " " << is_weighted);
+      const auto start = (uniform({M, V}, 1) * 12).to(place.options()), exact = f64(start).requires_grad_();
+      const auto targets = targets_for(M, V), weights = uniform({M}, 2).add_(0.5).mul_(3);
+      weights[M - 1] = 0;
+      const auto losses = at::cross_entropy_loss(exact, targets.to(at::kLong), {}, at::Reduction::None);
+      (is_weighted ? losses * weights : losses).sum().div(8).backward();
+      const auto [confidence, index] = exact.detach().softmax(1).max(1);
+      auto logits = start.clone();
+      auto output = output_for(logits);
+      cross_entropy_in_place(logits, targets.to(place.device), {}, {}, output);
+      EXPECT_TRUE(at::equal(logits, start)) << "logits must stay without a gradient";
+      EXPECT_CLOSE(output.losses, losses.detach(), fp32_limit);
+      cross_entropy_in_place(logits, targets.to(place.device), is_weighted ? weights.to(place.device) : at::Tensor(),
+                             per(8, place.device), output);
+      EXPECT_CLOSE(output.losses, losses.detach(), fp32_limit) << "no weight in them";
+      EXPECT_CLOSE(output.confidence, confidence, kTightFloatTolerance);
+      EXPECT_TRUE(at::equal(output.correct.cpu(), index == targets));
+      if (is_weighted && M == 1) continue;  // its gradient is zero
+      EXPECT_CLOSE(logits, exact.grad(), place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
+      EXPECT_TRUE(are_elements_close(logits, exact.grad(), place.dtype));
+    }
   }
 }
 
-TEST_P(CrossEntropy, WeightsScaleTheGradientOfTheirRow) {
-  const auto place = GetParam();
-  for (const auto& [M, V] : std::vector<std::pair<int64_t, int64_t>>{{5, 7}, {4, 1031}, {33, 257}}) {
-    const auto start = (uniform({M, V}, 1) * 12).to(place.device, place.dtype);
-    const auto targets = targets_for(M, V), weights = uniform({M}, 2).add_(0.5).mul_(3);
-    weights[1] = 0;
-    auto logits = start.clone(), reference = f64(start);
-    auto output = output_for(logits), expected = output_for(reference);
-    cross_entropy_in_place_reference(reference, targets, weights, per(8), expected);
-    cross_entropy_in_place(logits, targets.to(place.device), weights.to(place.device), per(8, place.device), output);
-    EXPECT_CLOSE(output.losses, expected.losses, std::min(kTightFloatTolerance, tolerance(place.dtype)))
-        << "no weight in them";
-    EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
-    EXPECT_TRUE(logits[1].eq(0).all().item<bool>());
-  }
-}
-
-TEST_P(CrossEntropy, WeightsOfOneChangeNoBit) {
-  const auto place = GetParam();
-  const auto start = (uniform({9, 1031}, 1) * 12).to(place.device, place.dtype);
+TEST_P(CrossEntropy, WeightsOfOneAndOptionalOutputsChangeNoBit) {
+  const auto start = (uniform({9, 1031}, 1) * 12).to(place.options());
   const auto targets = targets_for(9, 1031).to(place.device), ones = at::ones({9}, start.options().dtype(at::kFloat));
   for (const auto run : {cross_entropy_in_place, cross_entropy_in_place_reference}) {
     auto plain = start.clone(), weighted = start.clone();
-    auto plain_output = output_for(plain), weighted_output = output_for(weighted);
+    CrossEntropyOutput plain_output = output_for(plain), losses_only{at::empty_like(plain_output.losses), {}, {}};
     run(plain, targets, {}, per(7, place.device), plain_output);
-    run(weighted, targets, ones, per(7, place.device), weighted_output);
+    run(weighted, targets, ones, per(7, place.device), losses_only);
     EXPECT_TRUE(at::equal(plain, weighted));
-    EXPECT_TRUE(at::equal(plain_output.losses, weighted_output.losses));
+    EXPECT_TRUE(at::equal(plain_output.losses, losses_only.losses));
   }
 }
 
 TEST_P(CrossEntropy, CountsTheFirstOfEqualLogitsAsCorrect) {
-  const auto place = GetParam();
-  auto logits = at::zeros({4, 67}, at::device(place.device).dtype(place.dtype));
+  auto logits = at::zeros({4, 67}, place.options());
   logits.slice(1, 40, 42).fill_(3);  // 40 and 41 are equal; the first of them wins
   auto output = output_for(logits);
   cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), {}, {}, output);
@@ -134,41 +88,34 @@ TEST_P(CrossEntropy, CountsTheFirstOfEqualLogitsAsCorrect) {
   EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
 }
 
-TEST_P(CrossEntropy, StandsLargeLogitsAndCarriesNaN) {
-  const auto place = GetParam();
-  auto logits = at::zeros({3, 67}, at::device(place.device).dtype(place.dtype));
+TEST_P(CrossEntropy, StandsLargeAndMaskedLogitsAndCarriesWhatIsNotFinite) {
+  auto logits = at::zeros({6, 1031}, place.options());
   logits[0][5] = 1e4;
-  logits[1][5] = -1e4;
-  logits[2][60] = std::numeric_limits<double>::quiet_NaN();
+  logits[1][4] = -1e4;
+  logits[2][600] = std::nan("");
+  logits[3].slice(0, 0, 1031, 2).fill_(-HUGE_VAL);
+  logits[4].fill_(-1e30);
+  logits[5][600] = HUGE_VAL;
   auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), {}, per(1, place.device), output);
+  const auto targets = at::tensor({4, 4, 1, 5, 5, 5}, at::kInt).to(place.device);
+  cross_entropy_in_place(logits, targets, {}, per(8, place.device), output);
   const double big = at::scalar_tensor(1e4, at::kDouble).to(place.dtype).item<double>();
-  EXPECT_NEAR(output.losses[0].item<double>(), big, 1e-3);
-  EXPECT_NEAR(output.losses[1].item<double>(), big + std::log(66.0), 1e-2);
-  EXPECT_TRUE(output.losses[2].isnan().item<bool>());
-  EXPECT_TRUE(logits.slice(0, 0, 2).isfinite().all().item<bool>());
-}
-
-TEST_P(CrossEntropy, StandsMaskedLogitsAndCarriesInfinity) {
-  const auto place = GetParam();
-  auto logits = at::ones({3, 1031}, at::device(place.device).dtype(place.dtype));
-  logits[0].slice(0, 0, 1031, 2).fill_(-HUGE_VAL);
-  logits[1].fill_(-1e30);
-  logits[2][600] = HUGE_VAL;
-  auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::full({3}, 5, logits.options().dtype(at::kInt)), {}, per(8, place.device), output);
-  EXPECT_NEAR(output.losses[0].item<double>(), std::log(515.0), 1e-5);
-  EXPECT_EQ(logits[0][4].item<double>(), 0);
+  const auto loss = [&](int64_t row) { return output.losses[row].item<double>(); };
+  EXPECT_NEAR(loss(0), big, 1e-3);
+  EXPECT_NEAR(loss(1), big + std::log(1030.0), 1e-2);
+  EXPECT_TRUE(std::isnan(loss(2)));
+  EXPECT_NEAR(loss(3), std::log(515.0), 1e-5);
   if (place.dtype != at::kDouble) {  // the reference adds the largest to the logarithm, which is lost beside it
-    EXPECT_NEAR(output.losses[1].item<double>(), std::log(1031.0), 1e-5);
+    EXPECT_NEAR(loss(4), std::log(1031.0), 1e-5);
   }
-  EXPECT_FALSE(output.losses[2].isfinite().item<bool>());
+  EXPECT_FALSE(std::isfinite(loss(5)));
+  EXPECT_TRUE(logits.slice(0, 0, 2).isfinite().all().item<bool>());
+  EXPECT_EQ(logits[3][4].item<double>(), 0);
 }
 
 TEST_P(CrossEntropy, ARowWithoutATargetCountsForNothing) {
-  const auto place = GetParam();
   for (const bool is_reference : {false, true}) {
-    auto logits = uniform({4, 67}, 1).to(place.device, place.dtype), alone = logits.clone();
+    auto logits = uniform({4, 67}, 1).to(place.options()), alone = logits.clone();
     logits[1] = std::numeric_limits<double>::quiet_NaN();
     auto output = output_for(logits), want = output_for(alone);
     const auto targets = at::tensor({4, kNoTarget, 1, kNoTarget}, at::kInt).to(place.device);
@@ -187,44 +134,23 @@ TEST_P(CrossEntropy, ARowWithoutATargetCountsForNothing) {
   }
 }
 
-TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
-  const auto place = GetParam();
-  auto logits = uniform({3, 33}, 1).to(place.device, place.dtype), other = logits.clone();
-  auto full = output_for(logits);
-  CrossEntropyOutput losses_only{at::empty_like(full.losses), {}, {}};
-  const auto targets = targets_for(3, 33).to(place.device);
-  cross_entropy_in_place(logits, targets, {}, per(1, place.device), full);
-  cross_entropy_in_place(other, targets, {}, per(1, place.device), losses_only);
-  EXPECT_TRUE(at::equal(full.losses, losses_only.losses));
-  EXPECT_TRUE(at::equal(logits, other));
-}
-
 TEST_P(CrossEntropy, AddsLossesToASum) {
-  const auto place = GetParam();
   if (place.dtype == at::kBFloat16) GTEST_SKIP() << "losses of bf16 logits are fp32";
   for (const int64_t M : {0, 1, 3001}) {
-    const auto losses = uniform({M}, 1).to(place.device, place.dtype);
-    auto sum = at::full({}, 1e4, losses.options().dtype(at::kDouble)), reference = sum.clone();
-    add_losses(losses, {}, sum);
-    add_losses_reference(losses, {}, reference);
-    EXPECT_NEAR(sum.item<double>(), 1e4 + f64(losses).sum().item<double>(), 1e-8) << M;
-    EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-8);
-    if (place.device == at::kCPU && !place.is_cuda_on_cpu) {
-      EXPECT_EQ(sum.item<double>(), reference.item<double>());
+    const auto losses = uniform({M}, 1).to(place.options()), ones = at::ones({M}, at::device(place.device));
+    for (const auto& weights : {at::Tensor(), uniform({M}, 2).to(place.device), ones}) {
+      auto sum = at::full({}, 1e4, losses.options().dtype(at::kDouble)), reference = sum.clone(), plain = sum.clone();
+      add_losses(losses, weights, sum);
+      add_losses_reference(losses, weights, reference);
+      add_losses(losses, {}, plain);
+      const auto want = weights.defined() ? f64(losses) * f64(weights) : f64(losses);
+      EXPECT_NEAR(sum.item<double>(), 1e4 + want.sum().item<double>(), 1e-8) << M;
+      EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-8);
+      if (place.device == at::kCPU && !place.is_cuda_on_cpu && !weights.defined()) {
+        EXPECT_EQ(sum.item<double>(), reference.item<double>());
+      }
+      EXPECT_TRUE(!weights.is_same(ones) || at::equal(sum, plain));
     }
-  }
-  for (const int64_t M : {1, 3001}) {
-    const auto losses = uniform({M}, 1).to(place.device, place.dtype);
-    const auto weights = uniform({M}, 2).to(place.device), ones = at::ones_like(weights);
-    auto sum = at::zeros({}, losses.options().dtype(at::kDouble)), reference = sum.clone(), plain = sum.clone();
-    auto of_ones = sum.clone();
-    add_losses(losses, weights, sum);
-    add_losses_reference(losses, weights, reference);
-    EXPECT_NEAR(sum.item<double>(), (f64(losses) * f64(weights)).sum().item<double>(), 1e-10) << M;
-    EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-10);
-    add_losses(losses, {}, plain);
-    add_losses(losses, ones, of_ones);
-    EXPECT_EQ(plain.item<double>(), of_ones.item<double>());
   }
   auto fp32 = at::zeros({});
   EXPECT_THROW(add_losses(at::ones({3}), {}, fp32), ShapeError);
@@ -237,6 +163,78 @@ TEST(CrossEntropy, RefusesTargetsAndWeightsOfAnotherDtype) {
   const auto targets = at::zeros({2}, at::kInt);
   EXPECT_THROW(cross_entropy_in_place(logits, targets, at::ones({3}), per(1), output), ShapeError);
   EXPECT_THROW(cross_entropy_in_place(logits, targets, at::ones({2}, at::kDouble), per(1), output), ShapeError);
+}
+
+/// Row 1 has two tokens of the teacher, row 2 none; row 4 has no target.
+struct SoftCase {
+  static constexpr int64_t M = 5, V = 33, K = 4;
+  at::Tensor logits = uniform({M, V}, 1, at::kDouble) * 8;
+  at::Tensor targets = at::tensor({3, 32, 0, 7, kNoTarget}, at::kInt);
+  at::Tensor weights = at::tensor({1.0F, 0.5F, 2.0F, 3.0F, 1.0F});
+  SoftTargets soft{
+      at::tensor({3, 1, 2, 30, 5, 32, -1, -1, -1, -1, -1, -1, 8, 9, 10, 11, 1, 2, 3, 4}, at::kInt).view({M, K}),
+      uniform({M, K}, 2) * 3 - 3};
+  at::Tensor denominator = at::scalar_tensor(4, at::kDouble);
+
+  at::Tensor expected(const at::Tensor& z, const SoftTargetOptions& options) const {
+    std::vector<at::Tensor> losses;
+    for (int64_t m = 0; m < M; ++m) {
+      const int64_t target = targets[m].item<int>(), k = m == 1 ? 2 : m == 2 ? 0 : K;
+      if (target < 0) {
+        losses.push_back(at::zeros({}, at::kDouble));
+        continue;
+      }
+      const at::Tensor nll = -z[m].log_softmax(0)[target];
+      const at::Tensor ids = soft.ids[m].narrow(0, 0, k).to(at::kLong);
+      const at::Tensor p = (soft.log_probs[m].narrow(0, 0, k).to(at::kDouble) / options.temperature).softmax(0);
+      const at::Tensor log_q = (z[m] / options.temperature).log_softmax(0).index_select(0, ids);
+      const double share = k == 0 ? 0 : options.share, square = options.temperature * options.temperature;
+      losses.push_back((1 - share) * nll + share * square * (p * (p.log() - log_q)).sum());
+    }
+    return at::stack(losses);
+  }
+};
+
+TEST(SoftCrossEntropy, EqualsTheDefinitionAndItsAutograd) {
+  for (const SoftTargetOptions options : {SoftTargetOptions{1, 1}, {1, 0.25}, {2.5, 0.75}, {0.5, 1}, {3, 0}}) {
+    SoftCase c;
+    const at::Tensor z = c.logits.detach().clone().requires_grad_();
+    const at::Tensor want = c.expected(z, options);
+    const auto grads = torch::autograd::grad({(want * c.weights).sum() / 4}, {z});
+    at::Tensor losses = at::empty({SoftCase::M}, at::kDouble), in_place = c.logits.clone();
+    soft_cross_entropy_in_place(in_place, c.targets, c.weights, c.soft, options, {}, losses);
+    EXPECT_TRUE(at::equal(in_place, c.logits));
+    soft_cross_entropy_in_place(in_place, c.targets, c.weights, c.soft, options, c.denominator, losses);
+    EXPECT_CLOSE(losses, want.detach(), 1e-12);
+    EXPECT_CLOSE(in_place, grads[0], 1e-12);
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      at::Tensor low = c.logits.to(dtype), loss = at::empty({SoftCase::M}, at::kFloat);
+      SoftCase rounded;
+      rounded.logits = low.to(at::kDouble);
+      soft_cross_entropy_in_place(low, c.targets, c.weights, c.soft, options, c.denominator, loss);
+      EXPECT_CLOSE(loss, rounded.expected(rounded.logits, options), 1e-5);
+      EXPECT_CLOSE(low, grads[0], dtype == at::kFloat ? 1e-5 : 2e-2);
+    }
+  }
+}
+
+TEST(SoftCrossEntropy, WithoutTheTeacherItIsCrossEntropy) {
+  SoftCase c;
+  c.soft.ids.fill_(-1);
+  at::Tensor soft_losses = at::empty({SoftCase::M}, at::kDouble), losses = at::empty({SoftCase::M}, at::kDouble);
+  at::Tensor soft = c.logits.clone(), plain = c.logits.clone();
+  soft_cross_entropy_in_place(soft, c.targets, c.weights, c.soft, {2, 1}, c.denominator, soft_losses);
+  CrossEntropyOutput output{losses, {}, {}};
+  cross_entropy_in_place_reference(plain, c.targets, c.weights, c.denominator, output);
+  EXPECT_CLOSE(soft_losses, losses, 1e-13);
+  EXPECT_CLOSE(soft, plain, 1e-13);
+}
+
+TEST(SoftCrossEntropy, RefusesOtherShapes) {
+  SoftCase c;
+  at::Tensor losses = at::empty({SoftCase::M}, at::kDouble);
+  const SoftTargets other{c.soft.ids.narrow(0, 0, 3), c.soft.log_probs};
+  EXPECT_THROW(soft_cross_entropy_in_place(c.logits, c.targets, {}, other, {}, {}, losses), ShapeError);
 }
 
 }  // namespace

@@ -1,16 +1,12 @@
+// B rows, V vocabulary.
 #include "lora_train/kernels/sampling/sampling.h"
-
-#include <ATen/ATen.h>
 
 #include <array>
 #include <cmath>
 #include <stdexcept>
 
-#include "lora_train/base/error.h"
 #include "support/kernel_test.h"
-#include "support/tensors.h"
 
-// B rows, V vocabulary.
 namespace lora_train::kernels {
 namespace {
 
@@ -41,23 +37,10 @@ at::Tensor logits_of(Kind kind, int64_t B, int64_t V) {
   throw std::logic_error("no such kind");
 }
 
+// One token at {1.3, 0, 1e-9}; as likely as the largest at {1, 0, 0.5, 1}.
 const std::vector<SamplingFilter> kFilters = {
-    {},
-    {1},
-    {0.7, 0, 1, 0.05},
-    {1, 1},
-    {0.9, 5},
-    {1, 40},
-    {1, 100000},
-    {1, 0, 0.9},
-    {1.3, 0, 1e-9},  // one token
-    {1, 0, 0.9999999},
-    {0.8, 20, 0.8},
-    {0.8, 20, 0.95, 0.1},
-    {1, 0, 0.5, 1},  // as likely as the largest
-    {1e-6},
-    {1e6, 7, 0.6},
-};
+    {0.8, 20, 0.95, 0.1}, {1, 100000}, {1, 0, 0.9999999}, {0.9, 5}, {0.7, 0, 1, 0.05}, {1, 40}, {1, 0, 0.5, 1}, {1e-6},
+    {0.8, 20, 0.8},       {1, 1},      {1.3, 0, 1e-9},    {1},      {1e6, 7, 0.6},     {},      {1, 0, 0.9}};
 
 /// The tokens of `logits`, of which rows are strided at the place, as the reference draws them.
 at::Tensor expect_tokens_of_the_reference(const Place& place, const at::Tensor& values, const SamplingFilter& filter,
@@ -81,14 +64,14 @@ TEST_P(Sampling, DrawsTheTokensOfTheReference) {
       const auto logits = logits_of(kind, 3, V);
       for (const auto& filter : kFilters) {
         for (int64_t draw = 0; draw < (V > 2 ? 2 : 1); ++draw) {
-          expect_tokens_of_the_reference(GetParam(), logits, filter, draw);
+          expect_tokens_of_the_reference(place, logits, filter, draw);
         }
       }
     }
   }
   for (const int64_t V : {5000, 20011}) {  // several groups a thread
     for (const auto& filter : {SamplingFilter{}, {0.7}, {1, 10}, {1, 0, 0.8}, {0.9, 30, 0.9, 0.02}}) {
-      expect_tokens_of_the_reference(GetParam(), logits_of(Kind::kNormal, 2, V), filter);
+      expect_tokens_of_the_reference(place, logits_of(Kind::kNormal, 2, V), filter);
     }
   }
 }
@@ -96,17 +79,15 @@ TEST_P(Sampling, DrawsTheTokensOfTheReference) {
 /// The sums of later passes are rounded otherwise than the first, so a share of nearly all may never be reached.
 TEST_P(Sampling, AShareThatRoundingKeepsFromBeingReachedIsAllTokens) {
   // A part of the range that is lost is lost with its share of the tokens.
-  expect_tokens_of_the_reference(GetParam(), uniform({24, 3001}, 3), {1, 0, std::nextafter(1.0, 0.0)});
+  expect_tokens_of_the_reference(place, uniform({24, 3001}, 3), {1, 0, std::nextafter(1.0, 0.0)});
 }
 
 TEST_P(Sampling, ZeroAndMinusZeroAreEqual) {
   const auto ids = at::arange(40).expand({2, 40});
   auto logits = at::where(ids.remainder(2) == at::arange(2).unsqueeze(1), 0.0, -0.0);
   logits.slice(1, 0, 5).fill_(-1);
-  EXPECT_TRUE(at::equal(expect_tokens_of_the_reference(GetParam(), logits, {}), at::tensor({5, 5}, at::kInt)));
-  for (int64_t draw = 0; draw < 8; ++draw) {
-    expect_tokens_of_the_reference(GetParam(), logits, {0.5, 1}, draw);
-  }
+  EXPECT_TRUE(at::equal(expect_tokens_of_the_reference(place, logits, {}), at::tensor({5, 5}, at::kInt)));
+  for (int64_t draw = 0; draw < 8; ++draw) expect_tokens_of_the_reference(place, logits, {0.5, 1}, draw);
 }
 
 TEST_P(Sampling, ARowWithALogitThatIsNotFiniteHasNoToken) {
@@ -115,7 +96,7 @@ TEST_P(Sampling, ARowWithALogitThatIsNotFiniteHasNoToken) {
       for (const auto& filter : {SamplingFilter{}, {1, 5, 0.5}}) {
         auto logits = logits_of(Kind::kNormal, 3, 300);
         logits[1][at] = wrong;
-        const auto got = expect_tokens_of_the_reference(GetParam(), logits, filter);
+        const auto got = expect_tokens_of_the_reference(place, logits, filter);
         EXPECT_TRUE(at::equal(got.lt(0), at::tensor({0, 1, 0}, at::kInt).to(at::kBool))) << wrong << " at " << at;
       }
     }

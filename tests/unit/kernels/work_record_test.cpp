@@ -22,6 +22,11 @@
 namespace lora_train::kernels {
 namespace {
 
+struct Call {
+  WorkClass work_class;
+  std::int64_t read, written, flops = 0, launches = 1;
+};
+
 /// Keeps all calls.
 struct Kept : WorkRecorder {
   Kept() { set_work_recorder(this); }
@@ -32,6 +37,19 @@ struct Kept : WorkRecorder {
     EXPECT_EQ(calls.size(), 1U);
     return calls.at(0);
   }
+  /// These calls since the last time, and no others.
+  void expect(const std::vector<Call>& want) {
+    ASSERT_EQ(calls.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE(calls[i].name);
+      EXPECT_EQ(calls[i].work_class, want[i].work_class);
+      EXPECT_EQ(calls[i].bytes_read(), want[i].read);
+      EXPECT_EQ(calls[i].bytes_written(), want[i].written);
+      EXPECT_EQ(calls[i].flops, want[i].flops);
+      EXPECT_EQ(calls[i].num_launches, want[i].launches);
+    }
+    calls.clear();
+  }
   int num_begun = 0;
   std::vector<Work> calls;
 };
@@ -40,40 +58,21 @@ at::Tensor meta(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
   return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
 }
 
-void expect_work(const Work& work, WorkClass work_class, std::int64_t read, std::int64_t written, std::int64_t flops,
-                 std::int64_t launches) {
-  EXPECT_EQ(work.work_class, work_class) << work.name;
-  EXPECT_EQ(work.bytes_read(), read) << work.name;
-  EXPECT_EQ(work.bytes_written(), written) << work.name;
-  EXPECT_EQ(work.flops, flops) << work.name;
-  EXPECT_EQ(work.num_launches, launches) << work.name;
-}
-
-// N = 100 tokens, D = 64, bf16: 2 bytes.
-constexpr std::int64_t N = 100, D = 64, kMatrix = N * D * 2;
+// 100 tokens, 64 features, heads of 16, bf16: 2 bytes.
+constexpr std::int64_t N = 100, D = 64, H = 4, K = 2, E = 16, kMatrix = N * D * 2;
 
 TEST(WorkRecord, NormReadsEachRowOnceAndMoreForTheGradientOfItsWeight) {
-  const at::Tensor x = meta({N, D}), weight = meta({D});
+  const at::Tensor x = meta({N, D}), weight = meta({D}), residual = meta({N, D});
   at::Tensor y = meta({N, D}), rstd = meta({N}, at::kFloat), dx = meta({N, D}), dweight = meta({D}, at::kFloat);
-  {
-    Kept kept;
-    rms_norm_forward(x, weight, 1e-6, y, rstd);
-    expect_work(kept.only(), WorkClass::kNorm, kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
-  }
-  {
-    const at::Tensor residual = meta({N, D});
-    Kept kept;
-    rms_norm_forward(x, weight, 1e-6, y, rstd, 1, residual);
-    expect_work(kept.only(), WorkClass::kNorm, 2 * kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
-  }
-  {
-    Kept kept;
-    rms_norm_backward(y, x, weight, rstd, dx, true, nullptr);
-    expect_work(kept.only(), WorkClass::kNorm, 3 * kMatrix + 2 * D + 4 * N, kMatrix, 0, 1);
-  }
   Kept kept;
+  rms_norm_forward(x, weight, 1e-6, y, rstd);
+  rms_norm_forward(x, weight, 1e-6, y, rstd, 1, residual);
+  rms_norm_backward(y, x, weight, rstd, dx, true, nullptr);
   rms_norm_backward(y, x, weight, rstd, dx, false, &dweight);
-  expect_work(kept.only(), WorkClass::kNorm, 4 * kMatrix + 2 * D + 8 * N + 4 * D, kMatrix + 4 * D, 0, 2);
+  kept.expect({{WorkClass::kNorm, kMatrix + 2 * D, kMatrix + 4 * N},
+               {WorkClass::kNorm, 2 * kMatrix + 2 * D, kMatrix + 4 * N},
+               {WorkClass::kNorm, 3 * kMatrix + 2 * D + 4 * N, kMatrix},
+               {WorkClass::kNorm, 4 * kMatrix + 2 * D + 8 * N + 4 * D, kMatrix + 4 * D, 0, 2}});
 }
 
 TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
@@ -82,13 +81,11 @@ TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
   Kept kept;
   gated_activation_forward(gate_up, y);
   gated_activation_backward(dy, gate_up, d_gate_up);
-  ASSERT_EQ(kept.calls.size(), 2U);
-  expect_work(kept.calls[0], WorkClass::kGatedActivation, 2 * kMatrix, kMatrix, 0, 1);
-  expect_work(kept.calls[1], WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix, 0, 1);
+  kept.expect(
+      {{WorkClass::kGatedActivation, 2 * kMatrix, kMatrix}, {WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix}});
 }
 
 TEST(WorkRecord, RopeLeavesTheValuesAlone) {
-  constexpr std::int64_t H = 4, K = 2, E = 8;
   const RopeTable table{meta({N, E / 2}, at::kFloat), meta({N, E / 2}, at::kFloat)};
   at::Tensor qkv = meta({N, (H + 2 * K) * E});
   const at::Tensor positions = meta({N}, at::kInt);
@@ -98,30 +95,23 @@ TEST(WorkRecord, RopeLeavesTheValuesAlone) {
             wide.narrow(1, (H + K) * E, K * E).unflatten(1, {K, E})};
   };
   const AttentionGradients apart = {meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
-  QkNorm norm;
-  {
-    Kept kept;
-    qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-    qk_norm_rope_backward(in_place(qkv), {H, K, positions, table}, norm, qkv);
-    ASSERT_EQ(kept.calls.size(), 2U);
-    for (const Work& work : kept.calls) expect_work(work, WorkClass::kRope, qk + 4 * N, qk, 0, 1);
-  }
-  {
-    Kept kept;
-    qk_norm_rope_backward(apart, {H, K, positions, table}, norm, qkv);
-    expect_work(kept.only(), WorkClass::kRope, qk + v + 4 * N, qk + v, 0, 1);
-  }
-  norm = {meta({E}), meta({E}), 1e-6, meta({N, (H + K) * E}), meta({H + K, N}, at::kFloat), {}, {}};
+  QkNorm none, norm{meta({E}), meta({E}), 1e-6, meta({N, (H + K) * E}), meta({H + K, N}, at::kFloat), {}, {}};
+  const QkRotation rotation{H, K, positions, table};
   const std::int64_t rstd = 4 * (H + K) * N;
   Kept kept;
-  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-  qk_norm_rope_backward(in_place(qkv), {H, K, positions, table}, norm, qkv);
+  qk_norm_rope_forward(qkv, rotation, none);
+  qk_norm_rope_backward(in_place(qkv), rotation, none, qkv);
+  qk_norm_rope_backward(apart, rotation, none, qkv);
+  qk_norm_rope_forward(qkv, rotation, norm);
+  qk_norm_rope_backward(in_place(qkv), rotation, norm, qkv);
   norm.grad_q_weight = meta({E}, at::kFloat);
-  qk_norm_rope_backward(apart, {H, K, positions, table}, norm, qkv);
-  ASSERT_EQ(kept.calls.size(), 3U);
-  expect_work(kept.calls[0], WorkClass::kRope, qk + 4 * N, 2 * qk + rstd, 0, 1);
-  expect_work(kept.calls[1], WorkClass::kRope, 2 * qk + 4 * N + rstd, qk, 0, 1);
-  expect_work(kept.calls[2], WorkClass::kRope, 4 * qk + v + 8 * N + 2 * rstd, qk + v, 0, 3);
+  qk_norm_rope_backward(apart, rotation, norm, qkv);
+  kept.expect({{WorkClass::kRope, qk + 4 * N, qk},
+               {WorkClass::kRope, qk + 4 * N, qk},
+               {WorkClass::kRope, qk + v + 4 * N, qk + v},
+               {WorkClass::kRope, qk + 4 * N, 2 * qk + rstd},
+               {WorkClass::kRope, 2 * qk + 4 * N + rstd, qk},
+               {WorkClass::kRope, 4 * qk + v + 8 * N + 2 * rstd, qk + v, 0, 3}});
 }
 
 TEST(WorkRecord, AProductReadsItsOperandsOnceAndWhatItAddsTo) {
@@ -132,76 +122,59 @@ TEST(WorkRecord, AProductReadsItsOperandsOnceAndWhatItAddsTo) {
   Kept kept;
   gemm(x, weight.t(), y, {.bias = bias, .residual = residual});
   gemm(x, weight.t(), y, {.accumulate = true, .work_class = WorkClass::kLora});
-  ASSERT_EQ(kept.calls.size(), 2U);
-  expect_work(kept.calls[0], WorkClass::kGemm, operands + 2 * O + result, result, 2 * N * O * D, 1);
-  expect_work(kept.calls[1], WorkClass::kLora, operands + result, result, 2 * N * O * D, 1);
+  kept.expect({{WorkClass::kGemm, operands + 2 * O + result, result, 2 * N * O * D},
+               {WorkClass::kLora, operands + result, result, 2 * N * O * D}});
+}
+
+/// Documents that begin there, by a backend.
+AttentionLayout attention_layout(const std::vector<std::int64_t>& cu_seqlens, AttentionBackend backend) {
+  AttentionLayout layout;
+  layout.cu_seqlens_q = layout.cu_seqlens_k = cu_seqlens;
+  layout.backend = backend;
+  return layout;
 }
 
 TEST(WorkRecord, AttentionComputesWhatAQueryMaySee) {
-  constexpr std::int64_t H = 4, K = 2, E = 16;
-  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E}), v = meta({N, K, E});
+  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E});
   at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
   AttentionGradients gradients{meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
-  AttentionLayout layout;
-  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, 60, 100};
-  layout.backend = AttentionBackend::kReference;  // whose copies nobody counts
+  AttentionLayout layout = attention_layout({0, 60, 100}, AttentionBackend::kReference);  // whose copies nobody counts
   const std::int64_t visible = 60 * 61 / 2 + 40 * 41 / 2, rows = 2 * N * E, statistics = 4 * N * H;
-  {
-    Kept kept;
-    attention_forward(q, k, v, layout, out, lse);
-    attention_backward(out, q, k, v, out, lse, layout, gradients);
-    ASSERT_EQ(kept.calls.size(), 2U);
-    expect_work(kept.calls[0], WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E,
-                1);
-    expect_work(kept.calls[1], WorkClass::kAttention, (3 * H + 2 * K) * rows + statistics, (H + 2 * K) * rows,
-                10 * visible * H * E, 3);
-  }
-  layout.window = 10;  // nine queries of a document see fewer
   Kept kept;
-  attention_forward(q, k, v, layout, out, lse);
+  attention_forward(q, k, k, layout, out, lse);
+  attention_backward(out, q, k, k, out, lse, layout, gradients);
+  kept.expect(
+      {{WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E},
+       {WorkClass::kAttention, (3 * H + 2 * K) * rows + statistics, (H + 2 * K) * rows, 10 * visible * H * E, 3}});
+  layout.window = 10;  // nine queries of a document see fewer
+  attention_forward(q, k, k, layout, out, lse);
   EXPECT_EQ(kept.only().flops, 4 * (2 * (9 * 10 / 2) + 51 * 10 + 31 * 10) * H * E);
 }
 
-TEST(WorkRecord, FlashAttentionsCopiesCount) {
-  constexpr std::int64_t H = 4, E = 16;
-  const at::Tensor q = meta({N, H, E});
+TEST(WorkRecord, FlashAttentionsCopiesCountAndGradientsOfAFusedBackendAreNotCopied) {
+  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E});
   at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
-  AttentionLayout layout;
-  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N};
-  layout.backend = AttentionBackend::kFa2;
-  const std::int64_t rows = 2 * N * H * E, statistics = 4 * N * H;
-  Kept kept;
-  attention_forward(q, q, q, layout, out, lse);
-  expect_work(kept.only(), WorkClass::kAttention, 3 * rows + rows + statistics, rows + statistics + rows + statistics,
-              4 * (N * (N + 1) / 2) * H * E, 3);
-}
-
-TEST(WorkRecord, GradientsOfAFusedBackendAreNotCopied) {
-  constexpr std::int64_t H = 4, K = 2, E = 16;
-  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E}), out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
   const AttentionGradients places{meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
   const std::int64_t rows = 2 * N * E, statistics = 4 * N * H;
+  Kept kept;
+  attention_forward(q, q, q, attention_layout({0, N}, AttentionBackend::kFa2), out, lse);
+  kept.expect({{WorkClass::kAttention, 4 * H * rows + statistics, 2 * (H * rows + statistics),
+                4 * (N * (N + 1) / 2) * H * E, 3}});
   const auto backward = [&](AttentionBackend backend) {
-    AttentionLayout layout;
-    layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N - 10};
-    layout.backend = backend;
     AttentionGradients gradients = places;
-    attention_backward(out, q, k, k, out, lse, layout, gradients);
+    attention_backward(out, q, k, k, out, lse, attention_layout({0, N - 10}, backend), gradients);
     return gradients;
   };
-  Kept kept;
   const AttentionGradients fa2 = backward(AttentionBackend::kFa2), cudnn = backward(AttentionBackend::kCudnn);
-  const AttentionGradients reference = backward(AttentionBackend::kReference);
-  ASSERT_EQ(kept.calls.size(), 3U);
   const std::int64_t read = (3 * H + 2 * K) * rows + statistics, written = (H + 2 * K) * rows;
   const std::int64_t flops = 10 * ((N - 10) * (N - 9) / 2) * H * E;
-  // FlashAttention 2: lse copied, and dk and dv of every head.
-  expect_work(kept.calls[0], WorkClass::kAttention, read + statistics + 2 * H * rows,
-              written + statistics + 2 * H * rows, flops, 6);
-  expect_work(kept.calls[1], WorkClass::kAttention, read, written, flops, 3);
+  const std::int64_t copied = statistics + 2 * H * rows;  // lse, and dk and dv of every head
+  kept.expect({{WorkClass::kAttention, read + copied, written + copied, flops, 6},
+               {WorkClass::kAttention, read, written, flops, 3}});
   EXPECT_FALSE(fa2.q.is_alias_of(places.q) || cudnn.v.is_alias_of(places.v));
   EXPECT_EQ(fa2.k.sizes(), at::IntArrayRef({N - 10, K, E}));  // ends with the last document
-  EXPECT_TRUE(reference.q.is_same(places.q) && reference.k.is_same(places.k) && reference.v.is_same(places.v));
+  const AttentionGradients own = backward(AttentionBackend::kReference);
+  EXPECT_TRUE(own.q.is_same(places.q) && own.k.is_same(places.k) && own.v.is_same(places.v));
 }
 
 TEST(WorkRecord, CopiesAndRows) {
@@ -212,11 +185,10 @@ TEST(WorkRecord, CopiesAndRows) {
   gather_rows(x, rows, picked);
   scatter_rows(picked, rows, y);
   embedding_forward(token, meta({1000, D}), {}, y);
-  ASSERT_EQ(kept.calls.size(), 4U);
-  expect_work(kept.calls[0], WorkClass::kCopy, kMatrix, 2 * kMatrix, 0, 1);
-  expect_work(kept.calls[1], WorkClass::kLoss, 80 + 20 * D, 20 * D, 0, 1);
-  expect_work(kept.calls[2], WorkClass::kLoss, 80 + 20 * D, kMatrix, 0, 1);
-  expect_work(kept.calls[3], WorkClass::kEmbedding, kMatrix + 4 * N, kMatrix, 0, 1);
+  kept.expect({{WorkClass::kCopy, kMatrix, 2 * kMatrix},
+               {WorkClass::kLoss, 80 + 20 * D, 20 * D},
+               {WorkClass::kLoss, 80 + 20 * D, kMatrix},
+               {WorkClass::kEmbedding, kMatrix + 4 * N, kMatrix}});
 }
 
 TEST(WorkRecord, QuantizedWeights) {
@@ -229,15 +201,14 @@ TEST(WorkRecord, QuantizedWeights) {
   layer.add(nested, out);
   at::Tensor columns = meta({D, 16});
   layer.add(meta({D, 16}), 2.0, columns);
+  const std::int64_t blocks = (N * D + 63) / 64, kColumns = D * 16 * 2;
+  const std::int64_t read = N * D / 2 * 2 + 5 * blocks + 4 * ((blocks + 255) / 256) + kColumns;
   Kept kept;
   layer.run();
-  const std::int64_t blocks = (N * D + 63) / 64, kColumns = D * 16 * 2;
-  expect_work(kept.only(), WorkClass::kDecode, N * D / 2 * 2 + 5 * blocks + 4 * ((blocks + 255) / 256) + kColumns,
-              2 * kMatrix + kColumns, 0, 1);
+  kept.expect({{WorkClass::kDecode, read, 2 * kMatrix + kColumns}});
 }
 
 TEST(WorkRecord, ACallInsideOfAnotherIsNoCall) {
-  constexpr std::int64_t H = 2, K = 1, E = 8;
   const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
   at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
   const at::Tensor positions = at::zeros({N}, at::kInt);
@@ -260,27 +231,20 @@ TEST(WorkRecord, NobodyListensUnlessSet) {
   EXPECT_EQ(num_described, 0);
 }
 
-TEST(WorkRecord, GradientOfAComputesTheRanksOfItsPartsAlone) {
-  Kept kept;
-  lora_grad_a(meta({N, 48}), meta({N, D}), {{32, 16, 0, 0, 1, meta({16, D}, at::kFloat)}});
-  EXPECT_EQ(kept.only().flops, 2 * N * D * 16);
-}
-
-TEST(WorkRecord, GradientsOfSAndBReadDyOnceWhereOneKernelGivesBoth) {
+TEST(WorkRecord, GradientsOfLoraComputeTheRanksOfTheirPartsAloneAndReadDyOnceWhereOneKernelGivesBoth) {
   const at::Tensor grad = meta({D, 16}, at::kFloat), s = meta({N, 16}), b = meta({D, 16}), rows = meta({N, D + 24});
   at::Tensor ds = meta({N, 16});
-  {
-    Kept kept;
-    lora_grad_s_and_b(rows.narrow(1, 8, D), b, s, ds, {{0, 16, 0, D, 1, grad}});
-    const std::int64_t sums = 4 * (4 * 16 * D + 1 * N * 16);  // 4 chunks of 32 tokens, 1 block of columns
-    const std::int64_t read = kMatrix + 2 * N * 16 + 2 * D * 16 + 4 * D * 16 + sums;
-    expect_work(kept.only(), WorkClass::kLora, read, 4 * D * 16 + 2 * N * 16 + sums, 2 * 2 * N * D * 16, 2);
-  }
+  const std::int64_t sums = 4 * (4 * 16 * D + 1 * N * 16);  // 4 chunks of 32 tokens, 1 block of columns
+  const std::int64_t read = kMatrix + 2 * N * 16 + 2 * D * 16 + 4 * D * 16 + sums;
   Kept kept;
+  lora_grad_s_and_b(rows.narrow(1, 8, D), b, s, ds, {{0, 16, 0, D, 1, grad}});
+  kept.expect({{WorkClass::kLora, read, 4 * D * 16 + 2 * N * 16 + sums, 2 * 2 * N * D * 16, 2}});
   lora_grad_s_and_b(rows.narrow(1, 4, D), b, s, ds, {{0, 16, 0, D, 1, grad}});  // rows that allow no packs
   ASSERT_EQ(kept.calls.size(), 2U);
   EXPECT_EQ(kept.calls[0].work_class, WorkClass::kLora);
   EXPECT_EQ(kept.calls[1].name, "lora_grad_b");
+  lora_grad_a(meta({N, 48}), meta({N, D}), {{32, 16, 0, 0, 1, meta({16, D}, at::kFloat)}});
+  EXPECT_EQ(kept.calls.at(2).flops, 2 * N * D * 16);
 }
 
 /// Our CUDA kernels, compiled for the CPU, in the place of the CPU's.
@@ -295,7 +259,6 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   at::Tensor y = at::empty({N, D}), rstd = at::empty({N}), dx = at::zeros({N, D}), dweight = at::zeros({D});
   at::Tensor d_gate_up = at::empty({N, 2 * D}), bf16 = at::empty({N, D}, at::kBFloat16), picked = at::empty({2, D});
   const at::Tensor rows = at::arange(2);
-  constexpr std::int64_t H = 4, K = 2, E = 8;
   const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
   at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
   const AttentionGradients gradients{at::ones({N, H, E}), at::ones({N, K, E}), at::ones({N, K, E})};

@@ -1,12 +1,14 @@
-#include "lora_train/kernels/dispatch/tuning.h"
-
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <deque>
 
+#include "dispatch/arguments.h"
+#include "kernels/cuda/cudnn_plans.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/dispatch/tuning.h"
 #include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::kernels {
@@ -55,14 +57,16 @@ class FakeDevice {
   double ran_for_ = 0;
 };
 
-std::optional<std::string> choose(FakeDevice& device, std::vector<TuningCandidate> candidates) {
-  Tuner tuner({}, {}, device.stopwatch());
-  return tuner.choose(device.tuning_case(std::move(candidates)));
-}
-
-TEST(Tuner, TakesTheFastest) {
+class TunerTest : public ::testing::Test {
+ protected:
+  std::optional<std::string> choose(std::vector<TuningCandidate> candidates) {
+    return Tuner({}, {}, device.stopwatch()).choose(device.tuning_case(std::move(candidates)));
+  }
   FakeDevice device;
-  Tuner tuner({}, {}, device.stopwatch());
+  Tuner tuner{{}, {}, device.stopwatch()};
+};
+
+TEST_F(TunerTest, TakesTheFastest) {
   const auto chosen = tuner.choose(
       device.tuning_case({device.candidate("a", {3}), device.candidate("b", {2}), device.candidate("c", {2.1})}));
   EXPECT_EQ(chosen, "b");
@@ -70,8 +74,7 @@ TEST(Tuner, TakesTheFastest) {
   EXPECT_EQ(tuner.measured(), tuner.table());
 }
 
-TEST(Tuner, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
-  FakeDevice device;
+TEST_F(TunerTest, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
   TuningCase at_other_sizes =
       device.tuning_case({device.candidate("a", {1}), device.candidate("b", {2})}, "attention size8 longest128");
   at_other_sizes.of_run = "attention size8 ";
@@ -87,60 +90,47 @@ TEST(Tuner, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
   EXPECT_EQ(Tuner(others, {}, device.stopwatch()).choose(at_other_sizes), "a");
 }
 
-TEST(Tuner, MeasuresNothingWithoutAStopwatch) {
-  FakeDevice device;
-  Tuner tuner({{"known", {"b", 1, 2, 2}}}, {}, nullptr);
-  const auto candidates = [&] {
-    return std::vector<TuningCandidate>{device.candidate("a", {2}), device.candidate("b", {1})};
-  };
-  EXPECT_EQ(tuner.choose(device.tuning_case(candidates(), "known")), "b");
-  EXPECT_EQ(tuner.choose(device.tuning_case(candidates(), "unknown")), std::nullopt);
+TEST_F(TunerTest, MeasuresNothingWithoutAStopwatch) {
+  Tuner measures_nothing({{"known", {"b", 1, 2, 2}}}, {}, nullptr);
+  const std::vector<TuningCandidate> candidates = {device.candidate("a", {2}), device.candidate("b", {1})};
+  EXPECT_EQ(measures_nothing.choose(device.tuning_case(candidates, "known")), "b");
+  EXPECT_EQ(measures_nothing.choose(device.tuning_case(candidates, "unknown")), std::nullopt);
   EXPECT_EQ(device.num_asked, 0);
-  EXPECT_EQ(tuner.counts().left_to_heuristics, 1);
+  EXPECT_EQ(measures_nothing.counts().left_to_heuristics, 1);
 }
 
-TEST(Tuner, TakesTheEarlierOfEqualOnes) {
-  FakeDevice device;
-  EXPECT_EQ(choose(device, {device.candidate("a", {2}), device.candidate("b", {2}), device.candidate("c", {2})}), "a");
-}
-
-TEST(Tuner, GoesByTheMedianAndNotByOneGoodOrBadRun) {
-  FakeDevice device;
+TEST_F(TunerTest, GoesByTheMedianAndNotByOneGoodOrBadRunAndTakesTheEarlierOfEqualOnes) {
   // The first number is the warm-up, which does not count.
-  EXPECT_EQ(choose(device, {device.candidate("steady", {9, 2, 2, 2, 2, 2}),
-                            device.candidate("lucky", {9, 2.4, 1, 2.4, 2.4, 2.4}),
-                            device.candidate("disturbed", {9, 50, 1.8, 1.8, 50, 1.8})}),
-            "disturbed");
+  EXPECT_EQ(
+      choose({device.candidate("steady", {9, 2, 2, 2, 2, 2}), device.candidate("lucky", {9, 2.4, 1, 2.4, 2.4, 2.4}),
+              device.candidate("disturbed", {9, 50, 1.8, 1.8, 50, 1.8})}),
+      "disturbed");
+  EXPECT_EQ(choose({device.candidate("a", {2}), device.candidate("b", {2}), device.candidate("c", {2})}), "a");
 }
 
-TEST(Tuner, ACandidateThatIsFarBehindIsNotRunFurther) {
-  FakeDevice device;
-  EXPECT_EQ(choose(device, {device.candidate("slow", {4}), device.candidate("fast", {1})}), "fast");
+TEST_F(TunerTest, ACandidateThatIsFarBehindIsNotRunFurther) {
+  EXPECT_EQ(choose({device.candidate("slow", {4}), device.candidate("fast", {1})}), "fast");
   EXPECT_EQ(device.runs["slow"], 3);  // warm-up and two rounds
   EXPECT_EQ(device.runs["fast"], 6);
 }
 
-TEST(Tuner, AWeightCountsHowOftenACandidateWouldRun) {
-  FakeDevice device;
+TEST_F(TunerTest, AWeightCountsHowOftenACandidateWouldRun) {
   auto small = device.candidate("small", {2}), large = device.candidate("large", {3});
   small.weight = 2;
-  EXPECT_EQ(choose(device, {small, large}), "large");
+  EXPECT_EQ(choose({small, large}), "large");
 }
 
-TEST(Tuner, WhatThrowsIsOutWheneverItThrows) {
+TEST_F(TunerTest, WhatThrowsIsOutWheneverItThrows) {
   for (const int at_run : {1, 2, 4}) {
-    FakeDevice device;
-    EXPECT_EQ(choose(device, {device.failing("bad", at_run), device.candidate("good", {2})}), "good") << at_run;
+    const std::string bad = "bad" + std::to_string(at_run);
+    EXPECT_EQ(choose({device.failing(bad, at_run), device.candidate("good", {2})}), "good") << at_run;
   }
-  FakeDevice device;
-  Tuner tuner({}, {}, device.stopwatch());
   EXPECT_EQ(tuner.choose(device.tuning_case({device.failing("bad", 1), device.failing("worse", 3)})), std::nullopt);
   EXPECT_EQ(tuner.counts().left_to_heuristics, 1);
   EXPECT_TRUE(tuner.table().empty());
 }
 
-TEST(Tuner, WhatComputesOtherNumbersIsOut) {
-  FakeDevice device;
+TEST_F(TunerTest, WhatComputesOtherNumbersIsOut) {
   int num_checks = 0;
   auto wrong = device.candidate("wrong", {1}), right = device.candidate("right", {2});
   wrong.check = [] { return std::string("differs"); };
@@ -148,30 +138,27 @@ TEST(Tuner, WhatComputesOtherNumbersIsOut) {
     ++num_checks;
     return std::string();
   };
-  EXPECT_EQ(choose(device, {wrong, right}), "right");
+  EXPECT_EQ(choose({wrong, right}), "right");
   EXPECT_EQ(num_checks, 1);
   EXPECT_EQ(device.runs["wrong"], 1);
 }
 
-TEST(Tuner, AStopRequestEndsTheRun) {
-  FakeDevice device;
+TEST_F(TunerTest, AStopRequestEndsTheRun) {
   auto stopped = device.candidate("a", {1});
   stopped.run = [] { throw StopError("SIGTERM", "asked to stop"); };
-  EXPECT_THROW(choose(device, {stopped, device.candidate("b", {2})}), StopError);
+  EXPECT_THROW(choose({stopped, device.candidate("b", {2})}), StopError);
 }
 
-TEST(Tuner, OneCandidateIsNoChoice) {
-  FakeDevice device;
-  EXPECT_EQ(choose(device, {device.candidate("a", {1})}), std::nullopt);
-  EXPECT_EQ(choose(device, {}), std::nullopt);
+TEST_F(TunerTest, OneCandidateIsNoChoice) {
+  EXPECT_EQ(choose({device.candidate("a", {1})}), std::nullopt);
+  EXPECT_EQ(choose({}), std::nullopt);
   EXPECT_EQ(device.num_timed, 0);
 }
 
-TEST(Tuner, WhatTheCheckpointSaysIsTakenBeforeTheCacheAndNothingIsMeasured) {
-  FakeDevice device;
+TEST_F(TunerTest, WhatTheCheckpointSaysIsTakenBeforeTheCacheAndNothingIsMeasured) {
   const TuningTable checkpoint = {{"key", {"slow", 9, 9, 2}}, {"of other shapes", {"x", 1, 1, 2}}};
   const TuningTable cache = {{"key", {"fast", 1, 9, 2}}, {"second", {"b", 1, 2, 2}}};
-  Tuner tuner(checkpoint, cache, device.stopwatch());
+  tuner = Tuner(checkpoint, cache, device.stopwatch());
   const auto candidates = {device.candidate("slow", {9}), device.candidate("fast", {1})};
   EXPECT_EQ(tuner.choose(device.tuning_case(candidates)), "slow");
   EXPECT_EQ(tuner.choose(device.tuning_case(candidates, "second")), "b");
@@ -183,16 +170,13 @@ TEST(Tuner, WhatTheCheckpointSaysIsTakenBeforeTheCacheAndNothingIsMeasured) {
   EXPECT_TRUE(tuner.measured().empty());
 }
 
-TEST(Tuner, AChoiceThatCannotBeUsedHereIsMadeAnew) {
-  FakeDevice device;
-  Tuner tuner({{"key", {"refused", 1, 1, 2}}}, {{"key", {"refused", 1, 1, 2}}}, device.stopwatch());
+TEST_F(TunerTest, AChoiceThatCannotBeUsedHereIsMadeAnew) {
+  tuner = Tuner({{"key", {"refused", 1, 1, 2}}}, {{"key", {"refused", 1, 1, 2}}}, device.stopwatch());
   EXPECT_EQ(tuner.choose(device.tuning_case({device.candidate("a", {3}), device.candidate("b", {2})})), "b");
   EXPECT_EQ(tuner.table().at("key").choice, "b");
 }
 
-TEST(Tuner, AChoiceIsMadeOnce) {
-  FakeDevice device;
-  Tuner tuner({}, {}, device.stopwatch());
+TEST_F(TunerTest, AChoiceIsMadeOnce) {
   const auto tuning_case = device.tuning_case({device.candidate("a", {3}), device.candidate("b", {2})});
   tuner.choose(tuning_case);
   const int num_timed = device.num_timed;
@@ -248,6 +232,36 @@ TEST(GemmKey, NamesAllThatTheAlgorithmDependsOn) {
   differs([](CudaGemm&) {}, true);
   gemm.layout.n = 47;  // of the same class
   EXPECT_EQ(gemm_key(gemm, false), key);
+}
+
+TEST(Workspace, IsOneBufferThatGrowsWhenMoreIsWanted) {
+  use_native_kernels({&linked_native_kernels(), nullptr, true});
+  reserve_native_workspace(1000, at::kCPU);
+  float* const first = native_workspace(1000);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 16, 0u);
+  EXPECT_EQ(native_workspace(1), first);
+  reserve_native_workspace(500, at::kCPU);
+  EXPECT_EQ(native_workspace(1000), first) << "reserving less must not take memory away";
+  constexpr std::int64_t kMore = 3 * 1000 * 1000;
+  float* const more = native_workspace(kMore);
+  std::fill(more, more + kMore, 1.0F);  // a sanitizer sees what is not there
+  EXPECT_EQ(native_workspace(1000), more);
+  use_native_kernels({});
+}
+
+TEST(GrowingWorkspace, KeepsWhatACapturedGraphUses) {
+  cuda::GrowingWorkspace memory;
+  void* const first = memory.at_least(64, at::kCPU, false);
+  EXPECT_EQ(memory.at_least(32, at::kCPU, false), first);
+  memory.at_least(128, at::kCPU, false);
+  EXPECT_EQ(memory.num_kept(), 0u) << "nothing uses it any more";
+  auto* const recorded = static_cast<char*>(memory.at_least(128, at::kCPU, true));
+  memory.at_least(64, at::kCPU, false);  // evaluation, in the same memory
+  EXPECT_NE(memory.at_least(4096, at::kCPU, false), recorded);
+  EXPECT_EQ(memory.num_kept(), 1u);
+  std::fill(recorded, recorded + 128, char{1});  // a replay; a sanitizer sees what is not there
+  memory.at_least(8192, at::kCPU, false);
+  EXPECT_EQ(memory.num_kept(), 1u);
 }
 
 }  // namespace
