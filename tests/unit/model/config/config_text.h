@@ -1,6 +1,7 @@
 // A small valid config.json with keys replaced.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -32,11 +33,14 @@ inline ModelConfig config_with(const std::string& changes = "{}") {
 }
 
 /// `changes` of another family.
-inline ModelConfig family_config(const std::string& model_type, const std::string& architecture,
-                                 const std::string& changes = "{}") {
+inline ModelConfig family_config(const std::string& model_type, const std::string& changes = "{}") {
+  static const std::map<std::string, const char*> architectures = {{"qwen2", "Qwen2ForCausalLM"},
+                                                                   {"qwen3", "Qwen3ForCausalLM"},
+                                                                   {"mistral", "MistralForCausalLM"},
+                                                                   {"llama", "LlamaForCausalLM"}};
   auto all = nlohmann::json::parse(changes);
   all["model_type"] = model_type;
-  all["architectures"] = {architecture};
+  all["architectures"] = {architectures.at(model_type)};
   return config_with(all.dump());
 }
 

@@ -15,41 +15,24 @@ namespace {
 
 using Windows = std::vector<std::int64_t>;
 
-ModelConfig mistral(const std::string& changes = "{}") {
-  return family_config("mistral", "MistralForCausalLM", changes);
-}
-ModelConfig qwen3(const std::string& changes = "{}") { return family_config("qwen3", "Qwen3ForCausalLM", changes); }
-ModelConfig llama(const std::string& changes = "{}") { return family_config("llama", "LlamaForCausalLM", changes); }
+ModelConfig mistral(const std::string& changes = "{}") { return family_config("mistral", changes); }
+ModelConfig qwen3(const std::string& changes = "{}") { return family_config("qwen3", changes); }
+ModelConfig llama(const std::string& changes = "{}") { return family_config("llama", changes); }
 
-/// The message of the refusal, which must name `key`.
-std::string refusal(const std::string& changes, const std::string& key) {
-  try {
-    config_with(changes);
-  } catch (const FormatError& error) {
-    EXPECT_EQ(error.where(), "dir/config.json: " + key) << error.what();
-    return error.message();
-  }
-  ADD_FAILURE() << "accepted: " << changes;
-  return "";
-}
-
+/// The refusal must name `key`.
 void expect_refused(const std::string& changes, const std::string& key, const std::string& expected) {
-  const auto message = refusal(changes, key);
-  EXPECT_NE(message.find(expected), std::string::npos) << changes << "\n" << message;
+  SCOPED_TRACE(changes);
+  testing_support::expect_refused([&] { config_with(changes); }, "dir/config.json: " + key, {expected});
 }
 
 TEST(ModelConfig, ReadsSizesAndNames) {
   const auto config = config_with(R"({"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": null})");
   EXPECT_EQ(config.family, Family::kQwen2);
   EXPECT_EQ(config.architecture, "Qwen2ForCausalLM");
-  EXPECT_EQ(config.hidden_size, 16);
-  EXPECT_EQ(config.num_layers, 2);
-  EXPECT_EQ(config.num_heads, 4);
-  EXPECT_EQ(config.num_kv_heads, 2);
-  EXPECT_EQ(config.head_dim, 4);
-  EXPECT_EQ(config.intermediate_size, 24);
-  EXPECT_EQ(config.vocab_size, 32);
-  EXPECT_EQ(config.max_position_embeddings, 128);
+  EXPECT_EQ((std::vector<std::int64_t>{config.hidden_size, config.num_layers, config.num_heads, config.num_kv_heads,
+                                       config.head_dim, config.intermediate_size, config.vocab_size,
+                                       config.max_position_embeddings}),
+            (std::vector<std::int64_t>{16, 2, 4, 2, 4, 24, 32, 128}));
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_EQ(config.torch_dtype, "bfloat16");
@@ -71,16 +54,13 @@ TEST(ModelConfig, GivesEachFamilyItsBiasesAndNorms) {
   EXPECT_TRUE(all.qkv_bias && all.o_bias && all.mlp_bias);
 }
 
-TEST(ModelConfig, TellsAbsentHeadDimFromNull) {
+TEST(ModelConfig, TellsAbsentHeadDimAndKvHeadsFromNull) {
   EXPECT_EQ(qwen3().head_dim, 128);
   EXPECT_EQ(qwen3(R"({"head_dim": 6})").head_dim, 6);
   EXPECT_THROW(qwen3(R"({"head_dim": null})"), FormatError);
   EXPECT_EQ(mistral(R"({"head_dim": null})").head_dim, 4);
   EXPECT_EQ(mistral(R"({"head_dim": 10})").head_dim, 10);
   EXPECT_EQ(llama(R"({"head_dim": null})").head_dim, 4);
-}
-
-TEST(ModelConfig, TellsAbsentKvHeadsFromNull) {
   EXPECT_EQ(llama(R"({"num_key_value_heads": "<absent>"})").num_kv_heads, 4);
   EXPECT_EQ(llama(R"({"num_key_value_heads": null})").num_kv_heads, 4);
   EXPECT_EQ(config_with(R"({"num_key_value_heads": null})").num_kv_heads, 4);
@@ -89,25 +69,20 @@ TEST(ModelConfig, TellsAbsentKvHeadsFromNull) {
                  "32 (the default, the key is missing)");
 }
 
-TEST(ModelConfig, TellsAbsentSlidingWindowFromNull) {
+TEST(ModelConfig, TellsAbsentSlidingWindowFromNullAndUsesQwensOnlyWhenSwitchedOn) {
   EXPECT_EQ(mistral().layer_window, (Windows{4096, 4096}));
   EXPECT_EQ(mistral(R"({"sliding_window": null})").layer_window, (Windows{0, 0}));
   EXPECT_EQ(mistral(R"({"sliding_window": 3})").layer_window, (Windows{3, 3}));
-  EXPECT_EQ(config_with(R"({"use_sliding_window": true, "max_window_layers": 1})").layer_window, (Windows{0, 4096}));
-  EXPECT_EQ(config_with(R"({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 1})").layer_window,
-            (Windows{0, 0}));
   EXPECT_EQ(llama(R"({"sliding_window": 3})").layer_window, (Windows{0, 0}));
-}
-
-TEST(ModelConfig, UsesQwenWindowsOnlyWhenSwitchedOn) {
-  EXPECT_EQ(config_with(R"({"sliding_window": 8, "max_window_layers": 0})").layer_window, (Windows{0, 0}));
-  EXPECT_EQ(config_with(R"({"use_sliding_window": false, "sliding_window": 8, "max_window_layers": 0})").layer_window,
-            (Windows{0, 0}));
-  EXPECT_EQ(config_with(R"({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0})").layer_window,
-            (Windows{8, 8}));
-  EXPECT_EQ(config_with(R"({"use_sliding_window": true, "sliding_window": 8})").layer_window, (Windows{0, 0}));
-  EXPECT_EQ(qwen3(R"({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 1})").layer_window,
-            (Windows{0, 8}));
+  const auto qwen2 = [](const std::string& keys) { return config_with("{" + keys + "}").layer_window; };
+  EXPECT_EQ(qwen2(R"("sliding_window": 8, "max_window_layers": 0)"), (Windows{0, 0}));
+  EXPECT_EQ(qwen2(R"("use_sliding_window": false, "sliding_window": 8, "max_window_layers": 0)"), (Windows{0, 0}));
+  const std::string on = R"("use_sliding_window": true, )";
+  EXPECT_EQ(qwen2(on + R"("max_window_layers": 1)"), (Windows{0, 4096}));
+  EXPECT_EQ(qwen2(on + R"("sliding_window": null, "max_window_layers": 1)"), (Windows{0, 0}));
+  EXPECT_EQ(qwen2(on + R"("sliding_window": 8, "max_window_layers": 0)"), (Windows{8, 8}));
+  EXPECT_EQ(qwen2(on + R"("sliding_window": 8)"), (Windows{0, 0}));
+  EXPECT_EQ(qwen3("{" + on + R"("sliding_window": 8, "max_window_layers": 1})").layer_window, (Windows{0, 8}));
 }
 
 TEST(ModelConfig, FollowsLayerTypes) {
@@ -162,7 +137,7 @@ TEST(ModelConfig, RefusesWrongTypesAndRanges) {
   }
   for (const char* key : {"rms_norm_eps", "rope_theta", "initializer_range"}) {
     for (const char* value : {"0", "-1.0", "\"1\"", "null", "true", "{}"}) {
-      EXPECT_NE(refusal("{\"" + std::string(key) + "\": " + value + "}", key), "");
+      expect_refused("{\"" + std::string(key) + "\": " + value + "}", key, "");
     }
   }
   expect_refused(R"({"tie_word_embeddings": 1})", "tie_word_embeddings", "true or false");
@@ -280,13 +255,160 @@ TEST(ModelConfig, ReadsWhatIsOddButJson) {
   EXPECT_NO_THROW(config_with(R"({"auto_map": {"AutoConfig": "evil.py"}, "my_key": [{}], "quantization_config": {},
                                   "sliding_window": "whatever", "use_sliding_window": false})"));
   EXPECT_EQ(config_with(R"({"bos_token_id": -1})").bos_token_id, std::nullopt);
-}
-
-TEST(ModelConfig, ReadsTheCommonConfigFromAFolder) {
   const testing_support::TemporaryFolder folder;
   write_file_atomic(folder / "config.json", config_text());
   EXPECT_EQ(read_model_config(folder.path()).hidden_size, 16);
   EXPECT_EQ(read_model_config(folder.path()).path, folder / "config.json");
+}
+
+/// head_dim 16, 4096 positions.
+ModelConfig rope_config(const std::string& changes) {
+  auto all = nlohmann::json::parse(R"({"head_dim": 16, "max_position_embeddings": 4096})");
+  all.update(nlohmann::json::parse(changes));
+  return family_config("llama", all.dump());
+}
+
+struct Frequencies {
+  const char* changes;
+  double attention_factor;
+  std::vector<float> expected;
+};
+
+/// LlamaRotaryEmbedding(config).inv_freq of transformers 5.17, as hexadecimal floats.
+TEST(Rope, FrequenciesAreThoseOfTransformers) {
+  const std::vector<float> plain = {0x1.000000p+0F, 0x1.43d136p-2F, 0x1.99999ap-4F,  0x1.030dc6p-5F,
+                                    0x1.47ae14p-7F, 0x1.9e7c70p-9F, 0x1.0624dep-10F, 0x1.4b96c0p-12F};
+  const Frequencies cases[] = {
+      {R"({"max_position_embeddings": 128})", 1, plain},
+      {R"({"max_position_embeddings": 128, "rope_scaling": {"rope_type": "dynamic", "factor": 2.1}})", 1, plain},
+      {R"({"max_position_embeddings": 128, "rope_scaling": {"rope_type": "linear", "factor": 2.5}})",
+       1,
+       {0x1.99999ap-2F, 0x1.030dc4p-3F, 0x1.47ae14p-5F, 0x1.9e7c70p-7F, 0x1.0624dcp-8F, 0x1.4b96c0p-10F,
+        0x1.a36e30p-12F, 0x1.094566p-13F}},
+      {R"({"rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}})",
+       1,
+       {0x1.000000p+0F, 0x1.8d2760p-3F, 0x1.341190p-5F, 0x1.58150cp-10F, 0x1.72ba42p-13F, 0x1.1f91f0p-15F,
+        0x1.be2188p-18F, 0x1.5a0f4ep-20F}},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}})",
+       1.138629436111989,
+       {0x1.000000p+0F, 0x1.43d136p-2F, 0x1.4ccccep-4F, 0x1.43d138p-6F, 0x1.1eb852p-8F, 0x1.9e7c70p-11F,
+        0x1.0624dep-12F, 0x1.4b96c0p-14F}},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
+           "truncate": false, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.5}})",
+       1.0648216253695715,
+       {0x1.000000p+0F, 0x1.43d136p-2F, 0x1.99999ap-4F, 0x1.32690ep-6F, 0x1.47ae14p-9F, 0x1.9e7c70p-11F,
+        0x1.0624dep-12F, 0x1.4b96c0p-14F}},
+      {R"({"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5, 2, 3],
+           "long_factor": [4, 4, 4, 4, 4, 4, 4, 4], "original_max_position_embeddings": 1024}})",
+       1.0954451150103321,
+       {0x1.000000p+0F, 0x1.266118p-2F, 0x1.555556p-4F, 0x1.8e8b58p-6F, 0x1.d41d42p-8F, 0x1.1452f6p-9F, 0x1.0624dep-11F,
+        0x1.ba1e54p-14F}}};
+  for (const auto& [changes, attention_factor, expected] : cases) {
+    SCOPED_TRACE(changes);
+    const ModelConfig config = rope_config(changes);
+    EXPECT_DOUBLE_EQ(rope_attention_factor(config), attention_factor);
+    const auto got = rope_inv_freq(config);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], expected[i], expected[i] * 1.2e-7) << i;  // one unit in the last place of powf
+    }
+  }
+}
+
+TEST(Rope, YarnExtendsTheContext) {
+  const auto context = [](const std::string& scaling) {
+    return rope_config(R"({"rope_scaling": {"rope_type": )" + scaling + "}}").context_length();
+  };
+  EXPECT_EQ(rope_config("{}").context_length(), 4096);
+  EXPECT_EQ(context(R"("linear", "factor": 4.0)"), 4096);
+  EXPECT_EQ(context(R"("yarn", "factor": 4.0)"), 16384);
+  EXPECT_EQ(context(R"("yarn", "factor": 4.0, "original_max_position_embeddings": 2048)"), 8192);
+  EXPECT_EQ(context(R"("yarn", "factor": 2.0, "original_max_position_embeddings": 1024)"), 4096);
+  EXPECT_GT(context(R"("yarn", "factor": 1e300)"), 4096);
+}
+
+TEST(Rope, ReadsItsThreeSpellingsAlike) {
+  const auto now = rope_config(
+      R"({"rope_theta": "<absent>", "rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0}})");
+  const auto before = rope_config(R"({"rope_theta": 5000.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})");
+  const auto legacy = rope_config(R"({"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2.0}})");
+  EXPECT_EQ(now.rope.type, RopeType::kLinear);
+  EXPECT_EQ(now.rope.theta, 5000.0);
+  EXPECT_EQ(rope_inv_freq(now), rope_inv_freq(before));
+  EXPECT_EQ(rope_inv_freq(now), rope_inv_freq(legacy));
+  const auto plain = rope_config(R"({"rope_theta": 5000.0, "rope_scaling": null})");
+  EXPECT_EQ(plain.rope.type, RopeType::kDefault);
+  EXPECT_NE(rope_inv_freq(now), rope_inv_freq(plain));
+}
+
+TEST(Rope, PrefersTheKeysThatTransformersPrefers) {
+  const auto config = rope_config(
+      R"({"rope_theta": 7.0, "rope_scaling": {"rope_type": "default", "type": "yarn", "rope_theta": 5000.0},
+          "rope_parameters": {"rope_type": "linear", "factor": 2.0}})");
+  EXPECT_EQ(config.rope.type, RopeType::kDefault);
+  EXPECT_EQ(config.rope.theta, 5000.0);
+  const auto original = [](const std::string& more) {
+    return rope_config(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2.0)" + more + "}")
+        .rope.original_max_position_embeddings;
+  };
+  EXPECT_EQ(original("}"), 4096);
+  EXPECT_EQ(original(R"(, "original_max_position_embeddings": 512})"), 512);
+  EXPECT_EQ(original(R"(, "original_max_position_embeddings": 512}, "original_max_position_embeddings": 256)"), 256);
+}
+
+TEST(Rope, RefusesUnknownKindsAndMissingOrImpossibleKeys) {
+  using Rows = std::vector<std::pair<std::string, std::string>>;
+  Rows rows = {{R"("rope_scaling": {"rope_type": "su"})", "rope_scaling.rope_type: \"su\" is not supported"},
+               {R"("rope_scaling": {"type": "mrope"})", "rope_scaling.type: \"mrope\""},
+               {R"("rope_scaling": {"rope_type": 1})", "string"},
+               {R"("rope_scaling": "linear")", "object"},
+               {R"("rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]})", "multimodal RoPE"},
+               {R"("rope_scaling": {"factor": 4.0})", "factor: has no effect without rope_type"},
+               {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
+               {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "per layer type"}};
+  for (const auto& [keys, part] :
+       Rows{{R"("linear")", "factor: the key is missing"},
+            {R"("dynamic")", "factor: the key is missing"},
+            {R"("yarn")", "factor: the key is missing"},
+            {R"("llama3")", "factor: the key is missing"},
+            {R"("linear", "factor": 0)", "above zero"},
+            {R"("linear", "factor": "2")", "a number"},
+            {R"("yarn", "factor": -4)", "factor: is -4; a number above zero"},
+            {R"("longrope", "short_factor": "1", "long_factor": [1])", "short_factor: is \"1\"; a list of numbers"},
+            {R"("llama3", "factor": 2)", "low_freq_factor: the key is missing"},
+            {R"("llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4)", "larger than"},
+            {R"("longrope", "long_factor": [1])", "short_factor: the key is missing"},
+            {R"("longrope", "short_factor": [1], "long_factor": [1])", "head_dim / 2 = 8"}}) {
+    rows.emplace_back(R"("rope_scaling": {"rope_type": )" + keys + "}", part);
+  }
+  for (const auto& [changes, part] : rows) {
+    try {
+      rope_config("{" + changes + "}");
+      ADD_FAILURE() << "accepted: " << changes;
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << changes << "\n" << error.what();
+    }
+  }
+  EXPECT_NO_THROW(rope_config(R"({"partial_rotary_factor": 1.0})"));
+}
+
+TEST(Rope, RefusesLengthsWhereARowWouldDependOnItsBatchMates) {
+  const auto dynamic = rope_config(R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})");
+  EXPECT_NO_THROW(check_rope_supported(dynamic, 4096));
+  EXPECT_THROW(check_rope_supported(dynamic, 4097), FormatError);
+  const auto longrope = rope_config(
+      R"({"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 1],
+          "long_factor": [4, 4, 4, 4, 4, 4, 4, 4], "original_max_position_embeddings": 1024}})");
+  EXPECT_NO_THROW(check_rope_supported(longrope, 1024));
+  EXPECT_THROW(check_rope_supported(longrope, 1025), FormatError);
+  EXPECT_EQ(dynamic.supported_length(), 4096);
+  EXPECT_EQ(longrope.supported_length(), 1024);
+  const auto yarn = rope_config(
+      R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}})");
+  EXPECT_EQ(yarn.supported_length(), yarn.context_length());
+  EXPECT_NO_THROW(
+      check_rope_supported(rope_config(R"({"rope_scaling": {"rope_type": "linear", "factor": 2.0}})"), 100'000));
 }
 
 }  // namespace
