@@ -16,7 +16,7 @@ namespace {
 using testing_support::tolerance;
 using testing_support::uniform;
 
-constexpr int64_t N = 7, D = 11, kQ = 6, kK = 3;
+constexpr int64_t kTokens = 7, kFeatures = 11, kQ = 6, kK = 3;
 
 /// Gives the adapter the columns after those of the adapters before it.
 void add_adapter(Projection& projection, LoraAdapter adapter) {
@@ -28,20 +28,13 @@ void add_adapter(Projection& projection, LoraAdapter adapter) {
 
 struct Case {
   Projection projection;
-  at::Tensor base;  ///< [O, D]
+  at::Tensor base;  ///< [outputs, features]
 };
 
 LoraAdapter adapter(const std::string& path, int64_t begin, int64_t end, int64_t rank, double scale, double dropout,
                     std::uint64_t seed) {
-  return {path,
-          begin,
-          end,
-          0,
-          rank,
-          scale,
-          dropout,
-          {uniform({rank, D}, seed), uniform({end - begin, rank}, seed + 1)},
-          {at::zeros({rank, D}), at::zeros({end - begin, rank})}};
+  const at::Tensor a = uniform({rank, kFeatures}, seed), b = uniform({end - begin, rank}, seed + 1);
+  return {path, begin, end, 0, rank, scale, dropout, {a, b}, {at::zeros_like(a), at::zeros_like(b)}};
 }
 
 /// Two adapters of different rank on parts of one projection; the rows [kQ, kQ + kK) have none. C = 8.
@@ -49,21 +42,21 @@ Case make_case(double dropout, GradientColumns gradient_columns, bool is_fused, 
   const at::ScalarType dtype = at::kFloat;
   Case made;
   Projection& p = made.projection;
-  p.in_features = D;
+  p.in_features = kFeatures;
   p.out_features = kQ + 2 * kK;
   p.gradient_columns = gradient_columns;
   p.output_scale = output_scale;
   add_adapter(p, adapter("q", 0, kQ, 2, 0.5, dropout, 10));
   add_adapter(p, adapter("v", kQ + kK, kQ + 2 * kK, 3, 2.0, dropout, 20));
   p.adapters.back().index = 1;
-  made.base = uniform({p.out_features, D}, 1);
+  made.base = uniform({p.out_features, kFeatures}, 1);
   if (is_fused) {
     p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, dtype);
     p.base_weight().copy_(made.base);
   } else {
     p.base = made.base.to(dtype);
     p.b_columns = at::zeros({p.out_features, p.num_columns}, dtype);
-    p.a_rows = at::zeros({p.num_columns, D}, dtype);
+    p.a_rows = at::zeros({p.num_columns, kFeatures}, dtype);
   }
   p.bias = uniform({p.out_features}, 2, dtype);
   kernels::ScaledCopies columns;
@@ -76,14 +69,14 @@ DropoutContext dropout_context(bool enabled) {
   DropoutContext context;
   context.enabled = enabled;
   context.keys = at::tensor({1, -2, 3, 4}, at::kInt).view({2, 2});
-  context.token_document = at::zeros({N}, at::kInt);
-  context.token_position = at::arange(N, at::kInt);
+  context.token_document = at::zeros({kTokens}, at::kInt);
+  context.token_position = at::arange(kTokens, at::kInt);
   return context;
 }
 
 /// The mask of one adapter as a factor: 0 or 1 / (1 - p).
 at::Tensor mask_of(const LoraAdapter& a, const DropoutContext& context) {
-  const at::Tensor ones = at::ones({N, D});
+  const at::Tensor ones = at::ones({kTokens, kFeatures});
   if (!context.enabled) return ones.to(at::kDouble);
   at::Tensor out = at::empty_like(ones);
   kernels::dropout_forward(ones, context.token_document, context.token_position, context.keys[a.index], a.dropout, out);
@@ -92,7 +85,7 @@ at::Tensor mask_of(const LoraAdapter& a, const DropoutContext& context) {
 
 /// dy with room for columns, NaN in it.
 at::Tensor with_room(const Projection& p, const at::Tensor& dy) {
-  at::Tensor wide = at::full({N, p.d_output_width()}, NAN);
+  at::Tensor wide = at::full({kTokens, p.d_output_width()}, NAN);
   wide.narrow(1, 0, p.out_features).copy_(dy);
   return wide;
 }
@@ -108,14 +101,14 @@ class ProjectionTest : public ::testing::TestWithParam<std::tuple<bool, Gradient
 TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
   Projection& p = made.projection;
   const DropoutContext context = dropout_context(with_dropout);
-  at::Tensor input = at::full({N, p.input_width()}, NAN), y = at::full({N, p.out_features}, NAN),
-             scratch = at::full({N, p.input_width()}, NAN);
-  const at::Tensor x = uniform({N, D}, 5), residual = uniform({N, p.out_features}, 6),
-                   dy = uniform({N, p.out_features}, 7);
-  input.narrow(1, 0, D).copy_(x);
+  at::Tensor input = at::full({kTokens, p.input_width()}, NAN), y = at::full({kTokens, p.out_features}, NAN),
+             scratch = at::full({kTokens, p.input_width()}, NAN);
+  const at::Tensor x = uniform({kTokens, kFeatures}, 5), residual = uniform({kTokens, p.out_features}, 6),
+                   dy = uniform({kTokens, p.out_features}, 7);
+  input.narrow(1, 0, kFeatures).copy_(x);
   fill_adapter_columns(p, input, {context, scratch});
   projection_forward(p, input, residual, y, {context, scratch});
-  at::Tensor d_input = at::full({N, p.d_input_width()}, NAN), d_output = with_room(p, dy);
+  at::Tensor d_input = at::full({kTokens, p.d_input_width()}, NAN), d_output = with_room(p, dy);
   projection_backward(p, input, d_output, d_input, true, {context, scratch});
   EXPECT_TRUE(at::equal(d_output.narrow(1, 0, p.out_features), dy));
 
@@ -134,7 +127,7 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
   }
   EXPECT_CLOSE(y, want.detach(), tolerance(at::kFloat));
   const auto grads = torch::autograd::grad({want}, leaves, {dy.to(at::kDouble)});
-  EXPECT_CLOSE(d_input.narrow(1, 0, D), grads[0], tolerance(at::kFloat));
+  EXPECT_CLOSE(d_input.narrow(1, 0, kFeatures), grads[0], tolerance(at::kFloat));
   for (std::size_t i = 0; i < p.adapters.size(); ++i) {
     EXPECT_CLOSE(p.adapters[i].grads[kLoraA], grads[1 + 2 * i], tolerance(at::kFloat));
     EXPECT_CLOSE(p.adapters[i].grads[kLoraB], grads[2 + 2 * i], tolerance(at::kFloat));
@@ -143,14 +136,15 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
 
 TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
   const DropoutContext context = dropout_context(with_dropout);
-  const at::Tensor x = uniform({N, D}, 5), dy = uniform({N, kQ + 2 * kK}, 7), scratch = at::empty({N, D + 8});
+  const at::Tensor x = uniform({kTokens, kFeatures}, 5), dy = uniform({kTokens, kQ + 2 * kK}, 7),
+                   scratch = at::empty({kTokens, kFeatures + 8});
   std::vector<at::Tensor> grads;
   for (const bool need_input_grad : {true, false}) {
     Projection& p = made.projection;
-    p.adapters[1].grads[kLoraA] = at::zeros({p.adapters[1].rank, D});
-    at::Tensor input = at::empty({N, p.input_width()}), d_input = at::full({N, p.d_input_width()}, NAN);
+    p.adapters[1].grads[kLoraA] = at::zeros({p.adapters[1].rank, kFeatures});
+    at::Tensor input = at::empty({kTokens, p.input_width()}), d_input = at::full({kTokens, p.d_input_width()}, NAN);
     at::Tensor d_output = with_room(p, dy);
-    input.narrow(1, 0, D).copy_(x);
+    input.narrow(1, 0, kFeatures).copy_(x);
     fill_adapter_columns(p, input, {context, scratch});
     projection_backward(p, input, d_output, d_input, need_input_grad, {context, scratch});
     grads.push_back(p.adapters[1].grads[kLoraA]);
@@ -166,9 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Forms, ProjectionTest,
 
 TEST_P(ProjectionTest, WithoutTheAdapterItIsTheBase) {
   const Projection& p = made.projection;
-  const at::Tensor x = uniform({N, D}, 5);
-  at::Tensor input = at::full({N, p.input_width()}, NAN), y = at::empty({N, p.out_features});
-  input.narrow(1, 0, D).copy_(x);
+  const at::Tensor x = uniform({kTokens, kFeatures}, 5);
+  at::Tensor input = at::full({kTokens, p.input_width()}, NAN), y = at::empty({kTokens, p.out_features});
+  input.narrow(1, 0, kFeatures).copy_(x);
   const LinearPass pass{.use_adapter = false};
   fill_adapter_columns(p, input, pass);
   projection_forward(p, input, {}, y, pass);
@@ -177,14 +171,14 @@ TEST_P(ProjectionTest, WithoutTheAdapterItIsTheBase) {
 
 TEST(Projection, TrainedWeightsGetTheirGradientsAdded) {
   Projection p;
-  p.in_features = D;
+  p.in_features = kFeatures;
   p.out_features = 4;
-  p.weight = uniform({4, D}, 1);
+  p.weight = uniform({4, kFeatures}, 1);
   p.bias = uniform({4}, 2);
-  p.grad_weight = at::ones({4, D});
+  p.grad_weight = at::ones({4, kFeatures});
   p.grad_bias = at::ones({4});
-  const at::Tensor x = uniform({N, D}, 3);
-  at::Tensor d_input = at::empty({N, D}), dy = uniform({N, 4}, 4);
+  const at::Tensor x = uniform({kTokens, kFeatures}, 3);
+  at::Tensor d_input = at::empty({kTokens, kFeatures}), dy = uniform({kTokens, 4}, 4);
   projection_backward(p, x, dy, d_input, true, {});
   EXPECT_CLOSE(p.grad_weight, at::mm(dy.t(), x) + 1, tolerance(at::kFloat));
   EXPECT_CLOSE(p.grad_bias, dy.sum(0) + 1, tolerance(at::kFloat));

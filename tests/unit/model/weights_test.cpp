@@ -1,5 +1,3 @@
-#include "model/weights/weight_reader.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,39 +6,88 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/model/weights/trainables.h"
+#include "model/weights/weight_reader.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 
 namespace lora_train::model {
 namespace {
 
+using Blocks = std::vector<kernels::ParameterBlock>;
+
+std::vector<std::string> names_of(const Trainables& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters.list()) names.push_back(parameter.name);
+  return names;
+}
+
+TEST(Trainables, DecayedComeFirstInTheGivenOrder) {
+  const Trainables parameters({{"norm", {3}, false}, {"w", {2, 2}, true}, {"bias", {2}, false}, {"v", {1, 2}, true}});
+  EXPECT_EQ(parameters.size(), 11);
+  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 4}, {4, 2}, {6, 3, 1.0, false}, {9, 2, 1.0, false}}));
+  EXPECT_EQ(names_of(parameters), (std::vector<std::string>{"w", "v", "norm", "bias"}));
+  EXPECT_EQ(parameters.value("bias").sizes(), (std::vector<int64_t>{2}));
+}
+
+TEST(Trainables, OtherRatesFollowAsTheyFirstAppear) {
+  const Trainables parameters(
+      {{"b0", {2}, true, 16.0}, {"a0", {3}}, {"x", {1}, false, 16.0}, {"b1", {4}, true, 16.0}, {"a1", {5}}});
+  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 3}, {3, 5}, {8, 2, 16.0}, {10, 4, 16.0}, {14, 1, 16.0, false}}));
+  EXPECT_EQ(kernels::merged(parameters.blocks()), (Blocks{{0, 8}, {8, 6, 16.0}, {14, 1, 16.0, false}}));
+  EXPECT_EQ(names_of(parameters), (std::vector<std::string>{"a0", "a1", "b0", "b1", "x"}));
+  EXPECT_EQ(parameters.list()[3].offset, 10);
+}
+
+TEST(Trainables, ViewsShareTheFlatBufferAndAHostCopyHasMemoryOfItsOwn) {
+  Trainables parameters({{"w", {2, 2}, true}, {"v", {1, 2}, true}});
+  EXPECT_EQ(static_cast<std::size_t>(Trainables::bytes(6)), parameters.values.nbytes() + parameters.grads.nbytes());
+  const Trainables copy = parameters.host_copy();
+  parameters.value("v").fill_(5);
+  EXPECT_EQ(parameters.values[4].item<float>(), 5);
+  const at::Tensor both = parameters.joined(parameters.values, {"w", "v"});
+  EXPECT_EQ(both.sizes(), (std::vector<int64_t>{3, 2}));
+  EXPECT_EQ(both[2][1].item<float>(), 5);
+  EXPECT_EQ(copy.value("v")[0][0].item<float>(), 0);
+  EXPECT_FALSE(copy.grads.defined());
+}
+
+TEST(Trainables, RefusesWhatIsNotThereOrNotAdjacent) {
+  Trainables parameters({{"a", {2}, true}, {"b", {2}, true}, {"c", {2}, true}});
+  EXPECT_THROW((void)parameters.value("d"), ShapeError);
+  EXPECT_THROW((void)parameters.joined(parameters.values, {"a", "c"}), ShapeError);
+  EXPECT_THROW(Trainables({{"a", {1}, true}, {"a", {1}, true}}), ShapeError);
+  for (const double factor : std::vector<double>{0.0, -1.0, NAN})
+    EXPECT_THROW(Trainables({{"a", {1}, true, factor}}), ShapeError);
+}
+
 using testing_support::TemporaryFolder;
 using testing_support::uniform;
 
-constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-
-/// Odd sizes in every dtype, written to a folder.
+/// A folder with tensors of odd sizes in every dtype.
 struct Files {
-  explicit Files(const TemporaryFolder& folder) {
+  TemporaryFolder folder;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> values;
+  storage::WeightFiles opened = write();
+
+ private:
+  storage::WeightFiles write() {
     const std::vector<std::vector<std::int64_t>> shapes{{1}, {37}, {1, 5}, {13, 7}, {64, 33}, {5, 1000}};
     std::vector<storage::TensorToWrite> tensors;
-    for (const auto type : kTypes) {
+    for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const auto& shape : shapes) {
         if (type == at::kHalf && shape.size() == 1) continue;
-        values.push_back(uniform(shape, values.size() + 1, type));
+        const at::Tensor value = values.emplace_back(uniform(shape, values.size() + 1, type));
         names.push_back("tensor." + std::to_string(names.size()));
-        storage::TensorToWrite tensor;
-        tensor.name = names.back();
-        tensor.dtype = type == at::kHalf ? storage::DType::kF16 : storage_dtype(type);
-        tensor.shape = shape;
-        tensor.bytes = {static_cast<const char*>(values.back().data_ptr()), values.back().nbytes()};
-        tensors.push_back(tensor);
+        const auto dtype = type == at::kHalf ? storage::DType::kF16 : storage_dtype(type);
+        const std::string_view bytes(static_cast<const char*>(value.data_ptr()), value.nbytes());
+        tensors.push_back({names.back(), dtype, shape, bytes, nullptr});
       }
     }
     storage::write_safetensors(folder / "model.safetensors", tensors);
+    return storage::open_model_weights(folder.path());
   }
-  std::vector<std::string> names;
-  std::vector<at::Tensor> values;
 };
 
 /// Rows [1, rows + 1) of a matrix with three more columns, all 99: what is beside the target must stay.
@@ -55,22 +102,23 @@ at::Tensor inside(const at::Tensor& around, const at::Tensor& value) {
   return value.dim() > 1 ? rows.narrow(1, 0, value.size(1)) : rows;
 }
 
-class WeightReaderTest : public ::testing::TestWithParam<WeightReaderOptions> {};
+class WeightReaderTest : public ::testing::TestWithParam<WeightReaderOptions> {
+ protected:
+  Files written;
+  WeightReader reader{written.opened, at::kCPU, GetParam()};
+};
 
 TEST_P(WeightReaderTest, FillsTargetsOfAnyTypeAndStrideAndNothingElse) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     std::vector<at::Tensor> got, expected;
-    WeightReader reader(files, at::kCPU, GetParam());
+    WeightReader of_type(written.opened, at::kCPU, GetParam());
     for (std::size_t i = written.names.size(); i-- > 0;) {
       got.push_back(surroundings(written.values[i], type));
       expected.push_back(got.back().clone());
       inside(expected.back(), written.values[i]).copy_(written.values[i]);
-      reader.add(written.names[i], inside(got.back(), written.values[i]));
+      of_type.add(written.names[i], inside(got.back(), written.values[i]));
     }
-    reader.read();
+    of_type.read();
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << i << " " << type;
   }
 }
@@ -94,16 +142,13 @@ class CountingSink : public RowSink {
 };
 
 TEST_P(WeightReaderTest, ASinkIsGivenEveryRowOnceInTheDtypeOfTheFile) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
   for (std::size_t i = 0; i < written.names.size(); ++i) {
     std::vector<std::atomic<int>> rows(static_cast<std::size_t>(written.values[i].size(0)));
     std::atomic<int> finished = 0;
     at::ScalarType type = at::kInt;
-    WeightReader reader(files, at::kCPU, GetParam());
-    reader.add(written.names[i], std::make_unique<CountingSink>(rows, finished, type));
-    reader.read();
+    WeightReader of_tensor(written.opened, at::kCPU, GetParam());
+    of_tensor.add(written.names[i], std::make_unique<CountingSink>(rows, finished, type));
+    of_tensor.read();
     for (const auto& row : rows) EXPECT_EQ(row, 1);
     EXPECT_EQ(finished, 1);
     EXPECT_EQ(type, written.values[i].scalar_type());
@@ -111,11 +156,7 @@ TEST_P(WeightReaderTest, ASinkIsGivenEveryRowOnceInTheDtypeOfTheFile) {
 }
 
 TEST_P(WeightReaderTest, ATensorMayBeAskedForTwice) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
   const at::Tensor first = at::zeros({5, 1000}), second = at::zeros({5, 1000}, at::kBFloat16);
-  WeightReader reader(files, at::kCPU, GetParam());
   reader.add(written.names[5], first);
   reader.add(written.names[5], second);
   reader.read();
@@ -124,11 +165,7 @@ TEST_P(WeightReaderTest, ATensorMayBeAskedForTwice) {
 }
 
 TEST_P(WeightReaderTest, AStopIsSeenBetweenChunks) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
   const at::Tensor target = at::zeros({5, 1000});
-  WeightReader reader(files, at::kCPU, GetParam());
   reader.add(written.names[5], target);
   const StopRequests requests;
   set_max_time(0);
@@ -137,10 +174,6 @@ TEST_P(WeightReaderTest, AStopIsSeenBetweenChunks) {
 }
 
 TEST_P(WeightReaderTest, AnErrorOfAThreadIsThrown) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
-  WeightReader reader(files, at::kCPU, GetParam());
   reader.add(written.names[5], at::zeros({5, 1000}));
   reader.add(written.names[4], at::zeros({64, 1}).expand({64, 33}));  // LibTorch writes to no such tensor
   EXPECT_THROW(reader.read(), c10::Error);
@@ -152,23 +185,16 @@ INSTANTIATE_TEST_SUITE_P(All, WeightReaderTest,
                                            WeightReaderOptions{1000, 3, true}, WeightReaderOptions{5000, 2, true}));
 
 TEST(WeightReader, RefusesAnotherShape) {
-  const TemporaryFolder folder;
-  const Files written(folder);
-  const storage::WeightFiles files = storage::open_model_weights(folder.path());
-  WeightReader reader(files, at::kCPU);
+  const Files written;
+  WeightReader reader(written.opened, at::kCPU);
   EXPECT_THROW(reader.add(written.names[4], at::zeros({64, 32})), ShapeError);
   EXPECT_THROW(reader.add(written.names[4], at::zeros({33, 64})), ShapeError);
 }
 
 TEST(WeightReader, SaysWhichTensorIsWrong) {
   const TemporaryFolder folder;
-  const std::vector<char> bytes(8);
-  storage::TensorToWrite tensor;
-  tensor.name = "odd";
-  tensor.dtype = storage::DType::kF8E5M2;
-  tensor.shape = {8};
-  tensor.bytes = {bytes.data(), bytes.size()};
-  storage::write_safetensors(folder / "model.safetensors", {tensor});
+  storage::write_safetensors(folder / "model.safetensors",
+                             {{"odd", storage::DType::kF8E5M2, {8}, std::string_view("12345678"), nullptr}});
   const storage::WeightFiles files = storage::open_model_weights(folder.path());
   WeightReader reader(files, at::kCPU);
   for (const std::string name : {"odd", "absent"}) {
