@@ -3,12 +3,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
+#include "merge_folder.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 
@@ -33,29 +38,27 @@ AdapterConfig adapter_config() {
   return config;
 }
 
-void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values,
-          Precision dtype) {
+void save(const TemporaryFolder& folder, const model::Trainables& values, Precision dtype = Precision::kFp32,
+          const AdapterConfig& config = adapter_config()) {
   storage::AtomicFolder target(folder.path());
   target.write(adapter_files(config, {"q_proj"}, values, dtype));
   target.commit();
 }
 
-void save(const TemporaryFolder& folder, model::Trainables& values, Precision dtype = Precision::kFp32) {
-  save(folder, adapter_config(), values, dtype);
-}
-
-TEST(AdapterFile, ReadsBackWhatItWrote) {
-  const TemporaryFolder folder;
+TEST(AdapterFile, ReadsBackWhatItWroteInEitherPrecision) {
   model::Trainables written = parameters(), read = parameters();
   written.values.copy_(testing_support::uniform({written.size()}, 1));
-  save(folder, written);
-  const AdapterConfig config = read_adapter_config(folder.path());
-  EXPECT_EQ(config.lora_r, 2);
-  EXPECT_EQ(config.lora_alpha, 3);
-  EXPECT_EQ(config.lora_target_modules.names, std::vector<std::string>{"q_proj"});
-  EXPECT_EQ(config.base_model_name_or_path, "org/model");
-  load_adapter(folder.path(), read);
-  EXPECT_TRUE(at::equal(read.values, written.values));
+  for (const auto& [precision, dtype] : {std::pair(Precision::kFp32, at::kFloat), {Precision::kBf16, at::kBFloat16}}) {
+    const TemporaryFolder folder;
+    save(folder, written, precision);
+    const AdapterConfig config = read_adapter_config(folder.path());
+    EXPECT_EQ(config.lora_r, 2);
+    EXPECT_EQ(config.lora_alpha, 3);
+    EXPECT_EQ(config.lora_target_modules.names, std::vector<std::string>{"q_proj"});
+    EXPECT_EQ(config.base_model_name_or_path, "org/model");
+    load_adapter(folder.path(), read);
+    EXPECT_TRUE(at::equal(read.values, written.values.to(dtype).to(at::kFloat)));
+  }
 }
 
 // PEFT takes the first pattern in the order of the file, so that sorting the keys would change ranks and scales.
@@ -65,21 +68,12 @@ TEST(AdapterFile, PatternsKeepTheirOrder) {
   AdapterConfig config = adapter_config();
   config.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
   config.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
-  save(folder, config, values, Precision::kFp32);
+  save(folder, values, Precision::kFp32, config);
   const AdapterConfig read = read_adapter_config(folder.path());
   EXPECT_EQ(read.rank_pattern, config.rank_pattern);
   EXPECT_EQ(read.alpha_pattern, config.alpha_pattern);
   const std::string text = read_file(folder / "adapter_config.json");
   EXPECT_LT(text.find("\"q_proj\": 2"), text.find("layers.1"));
-}
-
-TEST(AdapterFile, SavesBf16WhenAsked) {
-  const TemporaryFolder folder;
-  model::Trainables written = parameters(), read = parameters();
-  written.values.copy_(testing_support::uniform({written.size()}, 1));
-  save(folder, written, Precision::kBf16);
-  load_adapter(folder.path(), read);
-  EXPECT_TRUE(at::equal(read.values, written.values.to(at::kBFloat16).to(at::kFloat)));
 }
 
 TEST(AdapterFile, NeverSavesNonFiniteValues) {
@@ -107,19 +101,22 @@ std::string config_error(const Spoil& spoil) {
   return "accepted";
 }
 
+template <typename Spoil>
+void expect_config_error(const Spoil& spoil, const std::string& part) {
+  const std::string error = config_error(spoil);
+  EXPECT_NE(error.find(part), std::string::npos) << error;
+}
+
 TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
-  const auto mentions = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-  };
-  EXPECT_TRUE(mentions(config_error([](json& c) { c["modules_to_save"] = {"lm_head"}; }), "modules_to_save"));
-  EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
-  EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
-  EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
+  expect_config_error([](json& c) { c["modules_to_save"] = {"lm_head"}; }, "modules_to_save");
+  expect_config_error([](json& c) { c["peft_type"] = "IA3"; }, "IA3");
+  expect_config_error([](json& c) { c["bias"] = "all"; }, "bias");
+  expect_config_error([](json& c) { c.erase("target_modules"); }, "target_modules");
   for (const char* key :
        {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
         "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
         "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
-    EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
+    expect_config_error([key](json& c) { c[key] = {{"x", 1}}; }, key);
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }
   for (const json& off : {json(""), json(false), json(nullptr), json::array(), json::object()}) {
@@ -153,8 +150,8 @@ TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
 
 TEST(AdapterFile, RefusesInitialisationsThatChangeTheBase) {
   for (const char* name : {"pissa", "pissa_niter_4", "olora", "loftq", "corda", "lora_ga", "mica"}) {
-    const std::string error = config_error([name](json& c) { c["init_lora_weights"] = name; });
-    EXPECT_NE(error.find("init_lora_weights: is \"" + std::string(name) + "\""), std::string::npos) << error;
+    expect_config_error([name](json& c) { c["init_lora_weights"] = name; },
+                        "init_lora_weights: is \"" + std::string(name) + "\"");
   }
   EXPECT_NE(config_error([](json& c) { c["init_lora_weights"] = 1; }), "accepted");
   for (const json& value :
@@ -164,64 +161,34 @@ TEST(AdapterFile, RefusesInitialisationsThatChangeTheBase) {
 }
 
 TEST(AdapterFile, ChecksEveryNumber) {
-  const auto refused = [](const auto& spoil, const std::string& part) {
-    const std::string error = config_error(spoil);
-    EXPECT_NE(error.find(part), std::string::npos) << error;
-  };
   for (const json& rank :
        {json(0), json(-4), json(2.5), json(8.0), json(65537), json(18446744073709551615U), json("8"), json(true)}) {
-    refused([&rank](json& c) { c["r"] = rank; },
-            "adapter_config.json: r: is " + rank.dump() + "; a whole number from 1 to 65536");
-    refused([&rank](json& c) { c["rank_pattern"] = {{"q_proj", rank}}; }, "rank_pattern.q_proj: is " + rank.dump());
+    expect_config_error([&rank](json& c) { c["r"] = rank; },
+                        "adapter_config.json: r: is " + rank.dump() + "; a whole number from 1 to 65536");
+    expect_config_error(
+        [&rank](json& c) {
+          c["rank_pattern"] = {{"q_proj", rank}};
+        },
+        "rank_pattern.q_proj: is " + rank.dump());
   }
   EXPECT_EQ(config_error([](json& c) { c["r"] = 65536; }), "accepted");
-  refused([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: is \"x\"; a number above zero was expected");
-  refused([](json& c) { c["alpha_pattern"] = {{"q_proj", "x"}}; }, "alpha_pattern.q_proj: is \"x\"");
-  refused([](json& c) { c["lora_dropout"] = -1; }, "lora_dropout: is -1; a number from 0 to below 1 was expected");
-  refused([](json& c) { c["lora_dropout"] = 1.0; }, "lora_dropout: is 1.0;");
+  expect_config_error([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: is \"x\"; a number above zero was expected");
+  expect_config_error([](json& c) { c["alpha_pattern"] = {{"q_proj", "x"}}; }, "alpha_pattern.q_proj: is \"x\"");
+  expect_config_error([](json& c) { c["lora_dropout"] = -1; },
+                      "lora_dropout: is -1; a number from 0 to below 1 was expected");
+  expect_config_error([](json& c) { c["lora_dropout"] = 1.0; }, "lora_dropout: is 1.0;");
   EXPECT_EQ(config_error([](json& c) { c["lora_dropout"] = 0; }), "accepted");
-}
-
-TEST(AdapterFile, RefusesNumbersThatDoNotFit) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "adapter_config.json",
                     R"({"peft_type": "LORA", "r": 1e999, "target_modules": ["q_proj"]})");
   EXPECT_THROW((void)read_adapter_config(folder.path()), FormatError);
 }
 
-TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
+/// Error text of loading a file with these tensors: [2, 6] and [4, 2] of the adapter, or others.
+std::string tensor_error(const std::vector<storage::TensorToWrite>& list) {
   const TemporaryFolder folder;
-  model::Trainables values = parameters();
-  save(folder, values);
-  const std::string zeros(12 * 8, '\0');
-  for (const auto& [dtype, size] : {std::pair(storage::DType::kI64, 8), std::pair(storage::DType::kF64, 8),
-                                    std::pair(storage::DType::kU8, 1), std::pair(storage::DType::kBool, 1)}) {
-    const auto bytes = [&, width = size](int count) {
-      return std::string_view(zeros).substr(0, static_cast<std::size_t>(count * width));
-    };
-    storage::write_safetensors(
-        folder / "adapter_model.safetensors",
-        {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}}, {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
-    model::Trainables read = parameters();
-    EXPECT_THROW(load_adapter(folder.path(), read), FormatError) << storage::dtype_name(dtype);
-  }
-}
-
-/// Error text of loading the tensors after `change` made the file anew.
-std::string tensor_error(const std::vector<model::Parameter>& list, float fill) {
-  const TemporaryFolder folder;
-  model::Trainables written(list);
-  written.values.fill_(1);
-  save(folder, written);
-  if (!std::isfinite(fill)) {
-    const std::vector<float> bad(8, fill), good(12, 1);
-    const auto bytes = [](const std::vector<float>& v) {
-      return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * 4);
-    };
-    storage::write_safetensors(folder / "adapter_model.safetensors",
-                               {{list[0].name, storage::DType::kF32, {2, 6}, bytes(good), {}},
-                                {list[1].name, storage::DType::kF32, {4, 2}, bytes(bad), {}}});
-  }
+  save(folder, parameters());
+  storage::write_safetensors(folder / "adapter_model.safetensors", list);
   model::Trainables read = parameters();
   try {
     load_adapter(folder.path(), read);
@@ -232,16 +199,28 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
 }
 
 TEST(AdapterFile, ChecksEveryTensor) {
-  const std::string a = tensors(2, 6)[0].name, b = tensors(2, 6)[1].name;
-  EXPECT_NE(tensor_error({{a, {2, 6}, true}}, 0).find("is missing"), std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 5}, true}, {b, {4, 2}, true}}, 0).find("another model or rank"), std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}, {"x", {1}, true}}, 0).find("x: is not a LoRA tensor"),
-            std::string::npos);
-  for (const float bad : {NAN, -INFINITY}) {
-    EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, bad).find(b + ": holds NaN or infinity"),
-              std::string::npos);
+  const std::string a = tensors(2, 6)[0].name, b = tensors(2, 6)[1].name, zeros(12 * 8, '\0');
+  const auto tensor = [&](const std::string& name, const std::vector<std::int64_t>& shape,
+                          storage::DType dtype = storage::DType::kF32) {
+    return storage::TensorToWrite{name, dtype, shape,
+                                  std::string_view(zeros).substr(0, storage::tensor_bytes(dtype, shape)), nullptr};
+  };
+  const auto mentions = [](const std::string& error, const std::string& part) {
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  mentions(tensor_error({tensor(a, {2, 6})}), "is missing");
+  mentions(tensor_error({tensor(a, {2, 5}), tensor(b, {4, 2})}), "another model or rank");
+  mentions(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2}), tensor("x", {1})}), "x: is not a LoRA tensor");
+  for (const auto dtype : {storage::DType::kI64, storage::DType::kF64, storage::DType::kU8, storage::DType::kBool}) {
+    EXPECT_NE(tensor_error({tensor(a, {2, 6}, dtype), tensor(b, {4, 2}, dtype)}), "accepted");
   }
-  EXPECT_EQ(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, 0), "accepted");
+  for (const float value : {NAN, -INFINITY}) {
+    const std::vector<float> values(8, value);
+    storage::TensorToWrite bad = tensor(b, {4, 2});
+    bad.bytes = {reinterpret_cast<const char*>(values.data()), 32};
+    mentions(tensor_error({tensor(a, {2, 6}), bad}), b + ": holds NaN or infinity");
+  }
+  EXPECT_EQ(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2})}), "accepted");
 }
 
 TEST(AdapterInit, IsKaimingUniformWithZeroB) {
@@ -264,6 +243,93 @@ TEST(AdapterInit, HasItsGoldenFirstValues) {
   const std::vector<float> golden{-0x1.c80704p-3F, -0x1.a81b64p-4F, 0x1.9baa4ap-3F, 0x1.1a3354p-2F,
                                   0x1.895488p-3F,  0x1.1fe968p-3F,  0x1.eb5a34p-8F, -0x1.2c2994p-2F};
   EXPECT_EQ(got, golden);
+}
+
+namespace fs = std::filesystem;
+
+/// model/ and adapter/, whose adapter_config.json names org/base.
+class AdapterBase : public testing::Test {
+ protected:
+  AdapterBase() {
+    testing_support::write_merge_model(model_);
+    testing_support::write_merge_adapter(adapter_, model_, {});
+  }
+
+  void record(const fs::path& model) {
+    write_file_atomic(adapter_ / storage::kBaseModelFile,
+                      base_file_text(storage::open_model_weights(model).fingerprint()));
+  }
+
+  /// The same shapes with other weights.
+  fs::path other_model() {
+    const fs::path other = folder_ / "other";
+    fs::copy(model_, other);
+    for (const auto& entry : fs::directory_iterator(other)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::string bytes = read_file(entry.path());
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      write_file_atomic(entry.path(), bytes);
+    }
+    return other;
+  }
+
+  std::string said(const storage::ResolvedModel& model, bool is_allowed = false) {
+    testing::internal::CaptureStderr();
+    std::string refusal;
+    try {
+      check_base(adapter_, model, {is_allowed, "--the-flag"});
+    } catch (const ConfigError& error) {
+      refusal = std::string("refused: ") + error.what();
+    }
+    return refusal + testing::internal::GetCapturedStderr();
+  }
+
+  testing_support::TemporaryFolder folder_;
+  fs::path model_ = folder_ / "model", adapter_ = folder_ / "adapter";
+};
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+}
+
+TEST_F(AdapterBase, ThatMovedIsNotMentioned) {
+  record(model_);
+  const fs::path moved = folder_ / "moved";
+  fs::rename(model_, moved);
+  EXPECT_EQ(said({moved, ""}), "");
+}
+
+TEST_F(AdapterBase, WithOtherWeightsIsRefusedUnderAnyName) {
+  record(model_);
+  const fs::path other = other_model();
+  expect_parts(said({other, ""}), {"refused: " + adapter_.string(), "org/base", other.string(), "--the-flag"});
+  expect_parts(said({other, "org/base"}), {"refused: ", "org/base"});
+  const std::string allowed = said({other, ""}, true);
+  EXPECT_FALSE(allowed.starts_with("refused")) << allowed;
+  expect_parts(allowed, {"warning", "org/base", other.string()});
+}
+
+TEST_F(AdapterBase, KnownOnlyByNameIsWarnedOfUnderAnotherOne) {
+  EXPECT_EQ(said({model_, "org/base"}), "");
+  const std::string warning = said({model_, ""});
+  EXPECT_FALSE(warning.starts_with("refused")) << warning;
+  expect_parts(warning, {"warning", "org/base", model_.string()});
+  EXPECT_EQ(std::count(warning.begin(), warning.end(), '\n'), 1);
+
+  auto config = nlohmann::json::parse(read_file(adapter_ / "adapter_config.json"));
+  for (const std::string& name : {model_.string(), model_.string() + "/", std::string()}) {
+    config["base_model_name_or_path"] = name;
+    write_file_atomic(adapter_ / "adapter_config.json", config.dump());
+    EXPECT_EQ(said({model_, ""}), "") << name;
+  }
+}
+
+TEST_F(AdapterBase, FileOfAnotherToolCountsAsNone) {
+  for (const char* text : {"", "[]", "{\"weights\": 1}", "{\"name\": \"x\"}", "{\"weights\": \"00\"}",
+                           "{\"made_by\": \"lora-train\", \"version\": 2, \"weights\": \"00\"}"}) {
+    write_file_atomic(adapter_ / storage::kBaseModelFile, text);
+    EXPECT_EQ(said({model_, "org/base"}), "") << text;
+  }
 }
 
 }  // namespace

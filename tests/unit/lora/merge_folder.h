@@ -21,16 +21,12 @@ struct MergeModelSize {
 };
 
 inline void write_merge_model(const std::filesystem::path& folder, const MergeModelSize& size = {}) {
-  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
-                                 {"model_type", "llama"},
-                                 {"hidden_size", size.hidden_size},
-                                 {"intermediate_size", size.intermediate_size},
-                                 {"num_hidden_layers", size.num_layers},
-                                 {"num_attention_heads", 2},
-                                 {"num_key_value_heads", 1},
-                                 {"vocab_size", size.vocab_size},
-                                 {"max_position_embeddings", 64},
-                                 {"torch_dtype", "float32"}};
+  auto config = nlohmann::json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64, "torch_dtype": "float32"})");
+  config["hidden_size"] = size.hidden_size;
+  config["intermediate_size"] = size.intermediate_size;
+  config["num_hidden_layers"] = size.num_layers;
+  config["vocab_size"] = size.vocab_size;
   const std::filesystem::path source = folder.string() + ".json";
   write_file_atomic(source, config.dump());
   model::InitModelRequest request;

@@ -8,7 +8,6 @@
 
 #include "lora_train/base/half.h"
 #include "lora_train/model/weights/init_model.h"
-#include "merge_math.h"
 
 namespace lora_train::lora {
 namespace {
