@@ -1,17 +1,12 @@
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <limits>
 
-#include "lora_train/base/error.h"
 #include "lora_train/kernels/quantized_weight/codes.h"
 #include "lora_train/optim/adamw.h"
 #include "lora_train/optim/optimizer.h"
 #include "optim_goldens.h"
-#include "step_scalars_of.h"
 #include "support/kernel_test.h"
-#include "support/tensors.h"
-#include "support/tolerance.h"
 
 namespace lora_train::optim {
 namespace {
@@ -119,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(EveryPlace, AdamW8bit,
                                            Place{at::kCPU, at::kFloat, true}),
                          place_name);
 
-TEST_P(AdamW8bit, FollowsTheCudaRuleOfBitsandbytes) { expect_cuda_rule(adamw_8bit_step, GetParam().device); }
+TEST_P(AdamW8bit, FollowsTheCudaRuleOfBitsandbytes) { expect_cuda_rule(adamw_8bit_step, place.device); }
 
 TEST(AdamW8bitReference, FollowsTheCudaRuleOfBitsandbytes) { expect_cuda_rule(adamw_8bit_step_reference, at::kCPU); }
 
@@ -127,9 +122,9 @@ TEST(AdamW8bitReference, FollowsTheCudaRuleOfBitsandbytes) { expect_cuda_rule(ad
 TEST_P(AdamW8bit, FollowsBitsandbytesOnEvenGradients) {
   const Tensors tensors = {{0, 4357}};
   const AdamWOptions options = options_8bit(0);
-  Trained8bit trained(hashed(4357, 0), tensors, GetParam().device);
+  Trained8bit trained(hashed(4357, 0), tensors, place.device);
   for (int64_t step = 1; step <= 5; ++step) {
-    at::Tensor scalars = scalars_for(step, 1e-3, options, 1).to(GetParam().device);
+    at::Tensor scalars = scalars_for(step, 1e-3, options, 1).to(place.device);
     trained.step(adamw_8bit_step, hashed(4357, step).sign() * 0.5, options, tensors, scalars);
   }
   const at::Tensor start = hashed(4357, 0).slice(0, 0, {}, 29);
@@ -141,8 +136,8 @@ TEST_P(AdamW8bit, FollowsBitsandbytesOnEvenGradients) {
 Tensors mixed_tensors() {
   Tensors tensors = {{0, 4096},
                      {0, 1},
-                     {0, 4999},
                      {0, 255, 1.0, false},
+                     {0, 4999},
                      {0, 4097, 8.0, true},
                      {0, 5120, 8.0},
                      {0, 6000, 8.0, true, true}};
@@ -153,18 +148,25 @@ Tensors mixed_tensors() {
 
 int64_t size_of(const Tensors& tensors) { return tensors.back().begin + tensors.back().count; }
 
-TEST_P(AdamW8bit, MatchesTheReference) {
+TEST_P(AdamW8bit, MatchesTheReferenceAndHasTheBitsOfTheCpuEverywhere) {
   const Tensors tensors = mixed_tensors();
   const AdamWOptions options = options_8bit(0.1);
-  Trained8bit got(uniform({size_of(tensors)}, 1), tensors, GetParam().device), want(got.params, tensors, at::kCPU);
+  const at::Tensor start = uniform({size_of(tensors)}, 1);
+  Trained8bit got(start, tensors, place.device), want(start, tensors, at::kCPU), on_cpu(start, tensors, at::kCPU);
   for (int64_t step = 1; step <= 3; ++step) {
     const at::Tensor grads = uniform({size_of(tensors)}, 10 + static_cast<std::uint64_t>(step)).pow(5);
-    at::Tensor scalars = scalars_for(step, 1e-2, options, 0.7), on_device = scalars.clone().to(GetParam().device);
+    at::Tensor scalars = scalars_for(step, 1e-2, options, 0.7), on_device = scalars.clone().to(place.device);
+    at::Tensor of_cpu = scalars.clone();
     got.step(adamw_8bit_step, grads, options, tensors, on_device);
     want.step(adamw_8bit_step_reference, grads, options, tensors, scalars);
+    if (place.is_cuda_on_cpu) kernels::use_native_kernels({});
+    on_cpu.step(adamw_8bit_step, grads, options, tensors, of_cpu);
+    if (place.is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     EXPECT_GT(scalars[kZeroedMoments].item<double>(), 1e-3);
     EXPECT_NEAR(on_device[kZeroedMoments].item<double>(), scalars[kZeroedMoments].item<double>(), 1e-3);
+    EXPECT_TRUE(at::equal(on_device.cpu(), of_cpu));
   }
+  EXPECT_TRUE(equal(got, on_cpu));
   EXPECT_CLOSE(got.params, want.params, 1e-6);
   const AdamW8bitState a = got.views(), b = want.views();
   EXPECT_TRUE(has_codes(a.exp_avg_codes, b.exp_avg_codes));
@@ -175,29 +177,13 @@ TEST_P(AdamW8bit, MatchesTheReference) {
   EXPECT_CLOSE(a.exp_avg_sq, b.exp_avg_sq, 1e-6);
 }
 
-TEST_P(AdamW8bit, HasTheBitsOfTheCpuEverywhere) {
-  const Tensors tensors = mixed_tensors();
-  const AdamWOptions options = options_8bit(0.1);
-  Trained8bit got(uniform({size_of(tensors)}, 1), tensors, GetParam().device), want(got.params, tensors, at::kCPU);
-  for (int64_t step = 1; step <= 2; ++step) {
-    const at::Tensor grads = uniform({size_of(tensors)}, 10 + static_cast<std::uint64_t>(step)).pow(5);
-    at::Tensor scalars = scalars_for(step, 1e-2, options, 0.7), on_device = scalars.clone().to(GetParam().device);
-    got.step(adamw_8bit_step, grads, options, tensors, on_device);
-    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({});
-    want.step(adamw_8bit_step, grads, options, tensors, scalars);
-    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
-    EXPECT_TRUE(at::equal(on_device.cpu(), scalars));
-  }
-  EXPECT_TRUE(equal(got, want));
-}
-
 TEST_P(AdamW8bit, WritesNothingOnceSomethingWasNotFinite) {
   const Tensors tensors = mixed_tensors();
   const AdamWOptions options = options_8bit(0.1);
   for (const Step8bit function : {adamw_8bit_step, adamw_8bit_step_reference}) {
-    Trained8bit trained(uniform({size_of(tensors)}, 1), tensors, GetParam().device);
-    const Trained8bit before(trained.params, tensors, GetParam().device);
-    at::Tensor grads = uniform({size_of(tensors)}, 2), scalars = scalars_for(1, 1e-2, options, 1).to(GetParam().device);
+    Trained8bit trained(uniform({size_of(tensors)}, 1), tensors, place.device);
+    const Trained8bit before(trained.params, tensors, place.device);
+    at::Tensor grads = uniform({size_of(tensors)}, 2), scalars = scalars_for(1, 1e-2, options, 1).to(place.device);
     grads[100] = std::numeric_limits<float>::quiet_NaN();
     scalars[kNonFinite] = 1;
     scalars[kZeroedMoments] = 0.25;
@@ -217,9 +203,9 @@ TEST_P(AdamW8bit, ZerosStayZeros) {
   const Tensors tensors = {{0, 4500}};
   const AdamWOptions options = options_8bit(0);
   for (const Step8bit function : {adamw_8bit_step, adamw_8bit_step_reference}) {
-    Trained8bit trained(uniform({4500}, 1), tensors, GetParam().device);
+    Trained8bit trained(uniform({4500}, 1), tensors, place.device);
     const at::Tensor before = trained.params.clone();
-    at::Tensor scalars = scalars_for(1, 1e-2, options, 1).to(GetParam().device);
+    at::Tensor scalars = scalars_for(1, 1e-2, options, 1).to(place.device);
     trained.step(function, at::zeros({4500}), options, tensors, scalars);
     EXPECT_TRUE(at::equal(trained.params, before));
     EXPECT_EQ(scalars[kZeroedMoments].item<double>(), 0);
@@ -237,8 +223,8 @@ TEST_P(AdamW8bit, ANegativeMomentStaysNegative) {
   grads.slice(0, 0, {}, 2).neg_();
   grads.slice(0, 0, {}, 256).fill_(1);  // one large gradient a block
   for (const Step8bit function : {adamw_8bit_step, adamw_8bit_step_reference}) {
-    Trained8bit trained(at::zeros({4096}), tensors, GetParam().device);
-    at::Tensor scalars = scalars_for(1, 1e-2, options, 1).to(GetParam().device);
+    Trained8bit trained(at::zeros({4096}), tensors, place.device);
+    at::Tensor scalars = scalars_for(1, 1e-2, options, 1).to(place.device);
     trained.step(function, grads, options, tensors, scalars);
     const at::Tensor codes = trained.views().exp_avg_codes.cpu();
     for (const int64_t i : {1, 257}) EXPECT_EQ(codes[i].item<int>(), 127) << "a small positive one becomes 0";

@@ -1,17 +1,13 @@
 #include "lora_train/optim/adamw.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
 #include <limits>
 
-#include "lora_train/base/error.h"
+#include "lora_train/optim/optimizer.h"
 #include "optim_goldens.h"
-#include "step_scalars_of.h"
 #include "support/kernel_test.h"
-#include "support/tensors.h"
-#include "support/tolerance.h"
 
 namespace lora_train::optim {
 namespace {
@@ -64,14 +60,14 @@ INSTANTIATE_TEST_SUITE_P(EveryPlace, AdamW,
 
 const AdamWOptions kOptions{0.9, 0.98, 1e-8, 0.05};
 
-TEST_P(AdamW, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step, GetParam().device, 1.2e-7); }
+TEST_P(AdamW, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step, place.device, 1.2e-7); }
 
 TEST(AdamWReference, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step_reference, at::kCPU, 1.2e-7); }
 
 TEST_P(AdamW, MatchesTheReferenceAtOddSizes) {
-  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
-  for (const int64_t n :
-       {1, 3, 17, 840003}) {  // of the last, blocks of a GPU take more than all their threads do at once
+  const at::TensorOptions options = place.options();
+  // Of the last, blocks of a GPU take more than all their threads do at once.
+  for (const int64_t n : {1, 3, 17, 840003}) {
     const auto grads = uniform({n}, 4);
     Buffers want = uniform_buffers(n).to(at::kDouble), got = want.to(options);
     auto scalars = scalars_for(3, 1e-2, kOptions, 0.5);
@@ -87,41 +83,43 @@ TEST_P(AdamW, MatchesTheReferenceAtOddSizes) {
 
 // Buffers that begin between 16 bytes too: they go element by element.
 TEST_P(AdamW, HasTheBitsOfTheCpuEverywhere) {
-  if (GetParam().dtype != at::kFloat) GTEST_SKIP() << "fp64 has the reference only";
+  if (place.dtype != at::kFloat) GTEST_SKIP() << "fp64 has the reference only";
   for (const int64_t first : {0, 1}) {
     const Buffers all = uniform_buffers(10001);
-    const auto grads = uniform({10001}, 4).to(GetParam().device), scalars = scalars_for(3, 1e-2, kOptions, 0.7);
+    const auto grads = uniform({10001}, 4).to(place.device), scalars = scalars_for(3, 1e-2, kOptions, 0.7);
     const auto cut = [&](const Buffers& b) {
-      const auto rest = [&](const at::Tensor& t) { return t.slice(0, first); };
-      return Buffers{rest(b.params), rest(b.exp_avg), rest(b.exp_avg_sq)};
+      return Buffers{b.params.slice(0, first), b.exp_avg.slice(0, first), b.exp_avg_sq.slice(0, first)};
     };
-    Buffers got = cut(all.to(GetParam().device)), want = cut(all.to(at::kCPU));
+    Buffers got = cut(all.to(place.device)), want = cut(all.to(at::kCPU));
     adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(10001 - first, 777),
-               scalars.to(GetParam().device));
-    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({});
+               scalars.to(place.device));
+    if (place.is_cuda_on_cpu) kernels::use_native_kernels({});
     adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions,
                two_blocks(10001 - first, 777), scalars);
-    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
+    if (place.is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     EXPECT_TRUE(equal(got.to(at::kCPU), want)) << "from element " << first;
   }
 }
 
 TEST_P(AdamW, WritesNothingOnceSomethingWasNotFinite) {
-  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
+  const at::TensorOptions options = place.options();
   for (const StepFunction step_function : {adamw_step, adamw_step_reference}) {
     const Buffers before = uniform_buffers(1003).to(options);
     Buffers b = before.to(options);
     auto grads = uniform({1003}, 4).to(options), scalars = scalars_for(3, 1e-2, kOptions, 1).to(options.device());
+    const auto step = [&] {
+      step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
+    };
     grads[500] = std::numeric_limits<double>::infinity();
     measure_gradients(grads, 1, scalars);
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
+    step();
     EXPECT_TRUE(equal(b, before));
     grads[500] = 0;
     measure_gradients(grads, 1, scalars);
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
+    step();
     EXPECT_TRUE(equal(b, before)) << "a later step must not go on";
     scalars[kNonFinite] = 0;
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
+    step();
     EXPECT_FALSE(at::equal(b.params, before.params));
     EXPECT_TRUE(b.params.isfinite().all().item<bool>());
   }
@@ -141,7 +139,7 @@ TEST(AdamWOnCpu, DoesNotDependOnTheNumberOfThreads) {
 }
 
 TEST_P(AdamW, StandsEmptyBuffersAndDecaysWhatBlocksSay) {
-  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
+  const at::TensorOptions options = place.options();
   auto none = at::empty({0}, options);
   const AdamWOptions decaying{0.9, 0.999, 1e-8, 0.5};
   const auto scalars = scalars_for(1, 0.1, decaying, 1).to(options.device());
@@ -164,6 +162,49 @@ TEST(AdamWOnCpu, RefusesWhatDoesNotFitTogether) {
   EXPECT_THROW(adamw_step(p, p, m, m, kOptions, all, scalars.to(at::kFloat)), ShapeError);
   EXPECT_THROW(adamw_step(p, p, m, m, kOptions, all, scalars.slice(0, 1)), ShapeError);
   EXPECT_THROW(first_scalars(0, 1, 0.1, kOptions), ShapeError);
+}
+
+TEST(Optimizers, AdamWKeepsTwoMoments) {
+  const Optimizer& adamw = optimizer_for(OptimizerKind::kAdamwTorch);
+  EXPECT_EQ(&adamw, &optimizer_for(OptimizerKind::kAdamwTorchFused));
+  const std::vector<kernels::ParameterBlock> blocks = {{0, 600}, {600, 400}};
+  EXPECT_EQ(adamw.state_bytes(blocks), 8000);
+  const OptimizerState state(adamw, blocks, at::kCPU);
+  EXPECT_EQ(state.bytes(), 8000);
+  ASSERT_EQ(state.tensors.size(), 2u);
+  EXPECT_EQ(state.tensors[1].abs().sum().item<float>(), 0);
+}
+
+TEST(Optimizers, RowsStepAsTheirFunctions) {
+  const std::vector<kernels::ParameterBlock> blocks = {{0, 4096}, {4096, 30, 4.0, false}};
+  const AdamWOptions options{0.9, 0.99, 1e-8, 0.1};
+  for (const auto kind : {OptimizerKind::kAdamwTorch, OptimizerKind::kAdamw8bit}) {
+    const Optimizer& row = optimizer_for(kind);
+    OptimizerState state(row, blocks, at::kCPU), other(row, blocks, at::kCPU);
+    EXPECT_EQ(state.bytes(), row.state_bytes(blocks));
+    const auto grads = uniform({4126}, 2);
+    auto got = uniform({4126}, 1), want = got.clone(), scalars = at::ones({kNumStepScalars}, at::kDouble);
+    scalars[kNonFinite] = 0;
+    auto& t = other.tensors;
+    state.update(got, grads, options, blocks, scalars);
+    if (kind == OptimizerKind::kAdamwTorch) {
+      adamw_step(want, grads, t[0], t[1], options, blocks, scalars);
+    } else {
+      adamw_8bit_step(want, grads, {t[0], t[1], t[2], t[3], t[4], t[5], t[6]}, options, blocks, scalars);
+    }
+    EXPECT_TRUE(at::equal(got, want));
+    for (std::size_t i = 0; i < t.size(); ++i) EXPECT_TRUE(at::equal(state.tensors[i], t[i])) << i;
+  }
+}
+
+TEST(Optimizers, AdamW8bitRoundsItsBetasToFp32) {
+  OptimizerSection section;
+  section.kind = OptimizerKind::kAdamw8bit;
+  EXPECT_EQ(adamw_options(section).beta1, static_cast<double>(0.9F));
+  EXPECT_EQ(adamw_options(section).beta2, static_cast<double>(0.999F));
+  section.kind = OptimizerKind::kAdamwTorch;
+  EXPECT_EQ(adamw_options(section).beta1, 0.9);
+  EXPECT_EQ(adamw_options(section).beta2, 0.999);
 }
 
 }  // namespace

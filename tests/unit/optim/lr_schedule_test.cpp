@@ -2,25 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-
 #include "optim_goldens.h"
 
 namespace lora_train::optim {
 namespace {
 
-SchedulerKind kind_of(const std::string& name) {
-  for (const auto kind : {SchedulerKind::kLinear, SchedulerKind::kCosine, SchedulerKind::kConstant,
-                          SchedulerKind::kConstantWithWarmup, SchedulerKind::kCosineWithMinLr}) {
-    if (to_string(kind) == name) return kind;
-  }
-  throw std::invalid_argument(name);
-}
-
 TEST(LrSchedule, MatchesTransformersStepByStep) {
   ASSERT_EQ(kScheduleGoldens.size(), 10u);
   for (const auto& golden : kScheduleGoldens) {
-    const LrSchedule schedule{kind_of(golden.type), 3e-4, golden.warmup_steps, golden.total_steps, golden.min_lr_ratio};
+    const LrSchedule schedule{from_string<SchedulerKind>(golden.type).value(), 3e-4, golden.warmup_steps,
+                              golden.total_steps, golden.min_lr_ratio};
     for (std::size_t i = 0; i < golden.rates.size(); ++i) {
       EXPECT_NEAR(schedule.at_step(static_cast<std::int64_t>(i) + 1), golden.rates[i], 1e-15 * 3e-4)
           << golden.type << " warm-up " << golden.warmup_steps << " step " << i + 1;

@@ -1,11 +1,14 @@
 // Values of torch.optim.AdamW, bitsandbytes, clip_grad_norm_ and transformers' get_scheduler (scripts/make_goldens.py).
 #pragma once
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "lora_train/kernels/adamw/adamw.h"
+#include "lora_train/optim/adamw.h"
 
 namespace lora_train::optim {
 
@@ -43,5 +46,14 @@ struct AdamW8bitGolden {
 };
 
 #include "goldens/optim.inc"
+
+/// The scalars of a step, as training and clipping leave them to the optimizer.
+inline at::Tensor scalars_for(int64_t step, double learning_rate, const AdamWOptions& options, double clip_factor) {
+  auto scalars = at::zeros({kNumStepScalars}, at::kDouble);
+  const auto first = first_scalars(step, 1, learning_rate, options);
+  std::copy(first.begin(), first.end(), scalars.mutable_data_ptr<double>());
+  scalars[kClipFactor] = clip_factor;
+  return scalars;
+}
 
 }  // namespace lora_train::optim
