@@ -205,9 +205,8 @@ def write_dynamic_map():
     lines = ["// Written by scripts/make_goldens.py with bitsandbytes " + bitsandbytes.__version__ + "; do not edit.", "// clang-format off"]
     for name, signed in (("kSignedMapBits", True), ("kUnsignedMapBits", False)):
         bits = create_dynamic_map(signed).view(torch.int32).tolist()
-        lines.append(f"inline const std::vector<std::uint32_t> {name} = {{")
-        lines += ["  " + ", ".join(f"0x{value & 0xFFFFFFFF:08X}" for value in bits[i:i + 8]) + "," for i in range(0, 256, 8)]
-        lines.append("};")
+        values = ", ".join(f"0x{value & 0xFFFFFFFF:08X}" for value in bits)
+        lines.append(f"inline const std::vector<std::uint32_t> {name} = {{{values}}};")
     (GOLDENS / "dynamic_map.inc").write_text("\n".join(lines) + "\n")
 
 

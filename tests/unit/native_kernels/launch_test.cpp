@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <vector>
 
 #include "kernels/launch/elements.h"
@@ -19,8 +20,8 @@ __global__ void write_place(int* out) {
 TEST(Launch, RunsEveryThreadOfEveryBlock) {
   std::vector<int> out(3 * 2 * 64, -1);
   launch("write_place", write_place, {3, 2}, 64, nullptr, out.data());
-  for (int i = 0; i < 3 * 2 * 64; ++i) {
-    EXPECT_EQ(out[static_cast<std::size_t>(i)], i % 64 + 100 * (i / 64 % 3) + 10000 * (i / 192));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(out[i], static_cast<int>(i % 64 + 100 * (i / 64 % 3) + 10000 * (i / 192)));
   }
 }
 
@@ -38,9 +39,9 @@ TEST(Launch, BarriersOrderSharedMemory) {
   for (const auto order : {on_cpu::Order::kAscending, on_cpu::Order::kDescending}) {
     on_cpu::set_order(order);
     std::vector<int> values(128);
-    for (int i = 0; i < 128; ++i) values[static_cast<std::size_t>(i)] = i;
+    std::iota(values.begin(), values.end(), 0);
     launch("reverse_twice", reverse_twice, {1}, 128, nullptr, values.data());
-    for (int i = 0; i < 128; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)], i + 2);
+    for (std::size_t i = 0; i < 128; ++i) EXPECT_EQ(values[i], static_cast<int>(i) + 2);
   }
   on_cpu::set_order(on_cpu::Order::kAscending);
 }

@@ -16,18 +16,9 @@ struct Shape {
 };
 // Odd ones; several chunks, column blocks, tiles of tokens; more ranks than one pass takes; rows that allow no packs; nothing.
 // Where gap and C are multiples of 8 and C is one of 16, bf16 goes through tensor cores.
-const std::vector<Shape> kShapes = {{0, 16, 4},
-                                    {1, 1, 1},
-                                    {3, 7, 2, 1},
-                                    {130, 144, 8, 8},
-                                    {257, 129, 9},
-                                    {65, 530, 17, 2},
-                                    {300, 48, 16, 8, false},
-                                    {9, 48, 130},
-                                    {15, 144, 33},
-                                    {17, 400, 20, 8},
-                                    {33, 1040, 5},
-                                    {76, 144, 48, 8}};
+const std::vector<Shape> kShapes = {{1, 1, 1},        {0, 16, 4},       {3, 7, 2, 1},     {9, 48, 130},
+                                    {257, 129, 9},    {15, 144, 33},    {33, 1040, 5},    {130, 144, 8, 8},
+                                    {65, 530, 17, 2}, {17, 400, 20, 8}, {76, 144, 48, 8}, {300, 48, 16, 8, false}};
 
 /// The gradients of two adapters: of columns [0, C / 2) with some ranks, and of the others with R; of A, of all columns.
 template <class T>
@@ -72,16 +63,10 @@ struct Adapters {
   std::int64_t gap = 8;
 };
 // Chunk, group and step ends; one and two tiles of ranks; several column blocks, wide ones too; an adapter without outputs.
-const std::vector<Adapters> kAdapters = {{1, {8}, {4}},
-                                         {15, {24, 72, 8}, {4, 8, 16}},
-                                         {17, {64}, {16}, 0},
-                                         {76, {72}, {20}},
-                                         {48, {0, 16}, {3, 5}},
-                                         {33, {520, 64, 200}, {16, 32, 1}},
-                                         {40, {1032, 64}, {8, 5}},
-                                         {38, {2040, 1000}, {15, 8}},
-                                         {34, {1024, 1024}, {1, 9}},
-                                         {0, {16, 8}, {4, 4}}};
+const std::vector<Adapters> kAdapters = {
+    {1, {8}, {4}},         {40, {1032, 64}, {8, 5}},         {76, {72}, {20}},     {34, {1024, 1024}, {1, 9}},
+    {17, {64}, {16}, 0},   {38, {2040, 1000}, {15, 8}},      {0, {16, 8}, {4, 4}}, {15, {24, 72, 8}, {4, 8, 16}},
+    {48, {0, 16}, {3, 5}}, {33, {520, 64, 200}, {16, 32, 1}}};
 
 struct SAndB {
   static constexpr std::int64_t kBefore = 1;  // columns of nobody, after each adapter too

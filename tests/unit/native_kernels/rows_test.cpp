@@ -1,6 +1,10 @@
-// Kernels that take their rows one by one.
+// Kernels that take their rows one by one. Numbers: kernels_test.
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/cross_entropy/cross_entropy_parts.h"
 #include "kernels/dropout/dropout_parts.h"
+#include "kernels/embedding/embedding_parts.h"
 #include "kernels/gated_activation/gated_activation_parts.h"
 #include "kernels/rms_norm/rms_norm_parts.h"
 #include "kernels/sampling/sampling_parts.h"
@@ -13,24 +17,10 @@ using namespace testing_support;
 
 // Nothing; odd widths; ends inside a pack, a thread's second pack and a warp; several blocks or turns a row; rows longer than a
 // block keeps in registers (16384 bf16, 8192 floats); gaps; misaligned rows, and rows that all begin somewhere else.
-const std::vector<RowShape> kShapes = {{0, 8},
-                                       {1, 1},
-                                       {3, 2, 1},
-                                       {3, 7, 1},
-                                       {9, 33},
-                                       {37, 45, 3},
-                                       {5, 64, 8},
-                                       {4, 64, 0, false},
-                                       {3, 264, 8},
-                                       {2, 520, 0, false},
-                                       {2, 1031, 5, false},
-                                       {2, 3584, 48},
-                                       {2, 4104, 3},
-                                       {2, 4160},
-                                       {2, 4864, 16},
-                                       {2, 16384},
-                                       {1, 17000, 8},
-                                       {1, 20011, 3, false}};
+const std::vector<RowShape> kShapes = {
+    {0, 8},        {1, 1},        {9, 33},           {3, 2, 1},          {3, 7, 1},           {2, 4160},
+    {5, 64, 8},    {2, 16384},    {37, 45, 3},       {3, 264, 8},        {2, 4104, 3},        {2, 3584, 48},
+    {2, 4864, 16}, {1, 17000, 8}, {4, 64, 0, false}, {2, 520, 0, false}, {2, 1031, 5, false}, {1, 20011, 3, false}};
 
 template <class Check>
 void for_each_shape_and_type(const Check& check) {
@@ -181,6 +171,108 @@ TEST(SamplingCuda, StaysInItsRows) {
       };
       expect_guarded(launch, {&chosen}, {&logits, &keys, &positions});
     }
+  }
+}
+
+// Odd widths, rows of several parts, one token and none, runs longer than what a thread reads at once, gaps, misaligned rows.
+const std::vector<RowShape> kTokenShapes = {{0, 8},       {1, 1},       {9, 7, 1},    {4, 64, 3},        {60, 33, 3},
+                                            {150, 64, 8}, {5, 2568, 8}, {33, 300, 4}, {3, 520, 0, false}};
+
+constexpr std::int64_t kVocabulary = 13;
+
+/// Mostly id 4, so that its run is long; 0 and 12 are the ends of the vocabulary.
+std::int32_t id_of(std::int64_t n) {
+  const std::int32_t ids[] = {4, 12, 4, 0, 7, 4, 4, 3};
+  return n == 0 ? 12 : ids[(n * n + n / 5) % 8];
+}
+
+template <class T>
+void expect_guarded_rows(const RowShape& s) {
+  const std::int64_t N = s.num_rows, D = s.width;
+  Guarded<std::int32_t> ids(1, N), order(1, N);
+  Guarded<std::int64_t> trained(1, 3);  // id 11 has no token
+  Guarded<T> weight(kVocabulary, D, s.gap, s.is_aligned), out(s), dout(s);
+  Guarded<float> values(3, D, 1, s.is_aligned), dweight(kVocabulary, D, 1, s.is_aligned), grads(3, D, 1, s.is_aligned);
+  ids.fill([](auto, auto n) { return static_cast<float>(id_of(n)); });
+  std::iota(order.data(), order.data() + N, 0);
+  std::stable_sort(order.data(), order.data() + N, [](auto a, auto b) { return id_of(a) < id_of(b); });
+  trained.fill([](auto, auto i) { return i == 2 ? 4.0F : static_cast<float>(12 - i); });
+  weight.fill_uniform(1);
+  values.fill_uniform(2);
+  dout.fill_uniform(3);
+  for (const std::int64_t num_trained : {0, 3}) {
+    const auto forward = [&] {
+      embedding_forward_cuda(ids.data(), weight.read(), trained.data(), num_trained, values.read(), 6.1F, out.rows(), N,
+                             D, nullptr);
+    };
+    expect_guarded(forward, {&out}, {&ids, &weight, &trained, &values});
+  }
+  const auto backward = [&] {
+    dweight.fill_uniform(4);
+    embedding_backward_cuda(ids.data(), order.data(), dout.read(), 1.5F, dweight.rows(), N, D, nullptr);
+  };
+  expect_guarded(backward, {&dweight}, {&ids, &order, &dout});
+  const auto backward_of_trained = [&] {
+    grads.fill_uniform(5);
+    trainable_rows_backward_cuda(ids.data(), order.data(), dout.read(), 2.5F, trained.data(), 3, grads.rows(), N, D,
+                                 nullptr);
+  };
+  expect_guarded(backward_of_trained, {&grads}, {&ids, &order, &dout, &trained});
+}
+
+TEST(EmbeddingCuda, StaysInItsRows) {
+  for_each_element_type([]<class T>(T) {
+    for (const RowShape& s : kTokenShapes) expect_guarded_rows<T>(s);
+  });
+}
+
+/// Rows past the last one are not read and not written.
+std::vector<std::vector<std::int64_t>> choices(std::int64_t num_rows) {
+  std::vector<std::int64_t> some = {num_rows, 1000000}, all(static_cast<std::size_t>(num_rows));
+  std::iota(all.begin(), all.end(), 0);
+  for (std::int64_t n = num_rows - 1; n >= 0; n -= 2) some.push_back(n);
+  return {{}, some, all};
+}
+
+TEST(GatherCuda, StaysInItsRows) {
+  for_each_element_type([]<class T>(T) {
+    for (const RowShape& s : kTokenShapes) {
+      for (const auto& rows : choices(s.num_rows)) {
+        const auto count = std::ssize(rows);
+        Guarded<T> all(s), picked(count, s.width, 8, s.is_aligned);
+        Guarded<std::int64_t> which(1, count);
+        std::copy(rows.begin(), rows.end(), which.data());
+        all.fill_uniform(1);
+        const auto gather = [&] {
+          gather_rows_cuda(all.read(), which.data(), picked.rows(), count, s.num_rows, s.width, nullptr);
+        };
+        expect_guarded(gather, {&picked}, {&all, &which});
+        const auto scatter = [&] {
+          all.fill_uniform(2);
+          scatter_rows_cuda(picked.read(), which.data(), all.rows(), count, s.num_rows, s.width, nullptr);
+        };
+        expect_guarded(scatter, {&all}, {&picked, &which});
+      }
+    }
+  });
+}
+
+TEST(TakeNextCuda, StaysInItsLists) {
+  for (const std::int64_t count : {1, 70, 3000}) {
+    Guarded<std::int64_t> rows(1, 2 * count), next(1, 1), picked_rows(1, count);
+    Guarded<std::int32_t> targets(1, 2 * count), picked_targets(1, count);
+    Guarded<float> weights(1, 2 * count), picked_weights(1, count);
+    rows.fill([](auto, auto i) { return static_cast<float>(7 * i); });
+    targets.fill([](auto, auto i) { return static_cast<float>(i); });
+    weights.fill_uniform(1);
+    const auto take = [&](const float* from, float* to) {
+      next.data()[0] = count;
+      take_next_cuda(rows.data(), targets.data(), from, next.data(), picked_rows.data(), picked_targets.data(), to,
+                     count, nullptr);
+    };
+    expect_guarded([&] { take(weights.data(), picked_weights.data()); },
+                   {&picked_rows, &picked_targets, &picked_weights, &next}, {&rows, &targets, &weights});
+    expect_guarded([&] { take(nullptr, nullptr); }, {&picked_rows, &picked_targets, &next}, {&rows, &targets});
   }
 }
 

@@ -1,6 +1,10 @@
-// Kernels that take many matrices in one launch, by a table of segments.
+// Kernels that take many matrices in one launch, by a table of segments, or many documents, by a table of where they begin. The
+// latter with numbers too: only GPUs take these kernels elsewhere.
+#include <algorithm>
+#include <limits>
 #include <memory>
 
+#include "kernels/attention/attention_parts.h"
 #include "kernels/cast/cast_parts.h"
 #include "kernels/quantized_weight/quantized_weight_parts.h"
 #include "support/guarded.h"
@@ -44,9 +48,9 @@ struct Copy {
 
 // Adapter columns (narrow, far apart), flat buffers that are one long row, odd widths, misaligned rows, nothing at all; blocks end
 // inside of rows and between them.
-const std::vector<Copy> kCopies = {{1, 1},    {5, 7, 1, 2},           {300, 16, 0, 48}, {70, 4, 0, 12}, {3, 24, 8, 8},
-                                   {1, 5000}, {1, 4104, 0, 0, false}, {2, 1032, 8, 16}, {5, 16, 1, 8},  {5, 16, 8, 1},
-                                   {0, 8},    {700, 64, 0, 8},        {700, 15, 0, 3},  {33, 17, 0, 8}, {3, 0, 8, 8}};
+const std::vector<Copy> kCopies = {{1, 1},    {5, 7, 1, 2},  {5, 16, 1, 8},  {33, 17, 0, 8},  {300, 16, 0, 48},
+                                   {0, 8},    {3, 0, 8, 8},  {5, 16, 8, 1},  {700, 64, 0, 8}, {2, 1032, 8, 16},
+                                   {1, 5000}, {3, 24, 8, 8}, {70, 4, 0, 12}, {700, 15, 0, 3}, {1, 4104, 0, 0, false}};
 
 template <class To>
 void expect_guarded_copies(const std::vector<Copy>& copies) {
@@ -82,26 +86,12 @@ struct Shape {
 };
 
 // Odd widths, misaligned rows, blocks that cross rows, more than one block of threads, matrices of nothing.
-const std::vector<Shape> kShapes = {{Kind::kNf4, 1, 1},
-                                    {Kind::kNested, 5, 7, 1},
-                                    {Kind::kNf4, 70, 136, 16},
-                                    {Kind::kNested, 70, 136, 8},
-                                    {Kind::kInt8, 3, 5, 3},
-                                    {Kind::kInt8, 70, 136, 8},
-                                    {Kind::kNested, 9, 64, 0, false},
-                                    {Kind::kFp8, 33, 40, 8},
-                                    {Kind::kFp8, 9, 17, 1},
-                                    {Kind::kFp8, 70, 136, 1},
-                                    {Kind::kInt8, 9, 64, 0, false},
-                                    {Kind::kNf4, 0, 8},
-                                    {Kind::kFp8, 3, 0, 8},
-                                    {Kind::kFloat, 1, 1},
-                                    {Kind::kBf16, 5, 7, 1},
-                                    {Kind::kFloat, 70, 136, 8},
-                                    {Kind::kBf16, 70, 136, 8},
-                                    {Kind::kFloat, 300, 16, 24},
-                                    {Kind::kBf16, 9, 64, 0, false},
-                                    {Kind::kFloat, 0, 8}};
+const std::vector<Shape> kShapes = {
+    {Kind::kNested, 9, 64, 0, false}, {Kind::kNested, 5, 7, 1}, {Kind::kBf16, 9, 64, 0, false}, {Kind::kFp8, 33, 40, 8},
+    {Kind::kInt8, 9, 64, 0, false},   {Kind::kBf16, 5, 7, 1},   {Kind::kFloat, 300, 16, 24},    {Kind::kFp8, 9, 17, 1},
+    {Kind::kNested, 70, 136, 8},      {Kind::kInt8, 3, 5, 3},   {Kind::kFloat, 70, 136, 8},     {Kind::kFp8, 3, 0, 8},
+    {Kind::kBf16, 70, 136, 8},        {Kind::kFloat, 0, 8},     {Kind::kInt8, 70, 136, 8},      {Kind::kFloat, 1, 1},
+    {Kind::kNf4, 70, 136, 16},        {Kind::kNf4, 0, 8},       {Kind::kFp8, 70, 136, 1},       {Kind::kNf4, 1, 1}};
 
 constexpr std::int32_t kBlockShift = 4, kNestedShift = 3, kRowShift = 2, kColumnShift = 3;
 std::int64_t blocks_of(std::int64_t count, std::int32_t shift) { return ((count - 1) >> shift) + 1; }
@@ -181,6 +171,67 @@ TEST(DequantizeCuda, StaysInItsRowsInOneLaunch) {
 
 TEST(DequantizeCuda, OfNothingLaunchesNothing) {
   expect_guarded_matrices<float>({{Kind::kNf4, 0, 8}, {Kind::kInt8, 1, 0}});
+}
+
+TEST(RaggedTablesCuda, SayWhereDocumentsBeginAndHowLongTheyAre) {
+  for (const std::int64_t num_docs : {1, 5, 300, 1000}) {
+    Guarded<std::int32_t> q(1, num_docs + 1), k(1, num_docs + 1);
+    q.data()[0] = k.data()[0] = 0;
+    for (std::int64_t d = 0; d < num_docs; ++d) {
+      q.data()[d + 1] = q.data()[d] + static_cast<std::int32_t>(d * 7 % 5);  // some are empty
+      k.data()[d + 1] = k.data()[d] + static_cast<std::int32_t>(d * 7 % 5 + 2);
+    }
+    const RaggedTables tables{3, {4608, 1'000'000'007, 1}, {false, true, false}};
+    const std::int64_t row = (num_docs + 1 + 15) / 16 * 16, length_row = (num_docs + 31) / 32 * 32;
+    Guarded<std::int64_t> begins(3, row);
+    Guarded<std::int32_t> lengths(2, length_row);
+    const auto launch = [&] {
+      ragged_tables_cuda(q.data(), k.data(), num_docs, tables, begins.data(), row, lengths.data(), length_row, nullptr);
+    };
+    expect_guarded(launch, {&begins, &lengths}, {&q, &k});
+    for (std::int64_t d = 0; d < row; ++d) {
+      for (int i = 0; i < 3; ++i) {
+        const std::int64_t tokens = (i == 1 ? k : q).data()[std::min(d, num_docs)];
+        ASSERT_EQ(begins[i][d], tokens * tables.strides[i]) << d;
+      }
+    }
+    for (std::int64_t d = 0; d < length_row; ++d) {
+      const std::int64_t length = d < num_docs ? d * 7 % 5 : 0;
+      ASSERT_EQ(lengths[0][d], length);
+      ASSERT_EQ(lengths[1][d], d < num_docs ? length + 2 : 0);
+    }
+  }
+}
+
+/// [N, H] both ways round, and documents that are empty, of one token, and longer than a block.
+TEST(LseCuda, IsPaddedPerDocumentAndBack) {
+  const KernelArray<std::int32_t> cu_seqlens({0, 0, 5, 6, 6, 6, 306, 563, 563});
+  constexpr std::int64_t kDocs = 8, H = 3, N = 563, kRow = 320;
+  for (const auto& [token_stride, head_stride] : {std::pair<std::int64_t, std::int64_t>{H, 1}, {1, N}}) {
+    const std::int64_t of_token = token_stride, of_head = head_stride;
+    Guarded<float> lse(1, N * H), back(1, N * H), padded(kDocs * H, kRow);
+    lse.fill([](auto, auto i) { return static_cast<float>(i); });
+    const auto pad = [&] {
+      pad_lse_cuda(cu_seqlens.data(), kDocs, H, {lse.data(), of_token, of_head}, padded.data(), kRow, nullptr);
+    };
+    expect_guarded(pad, {&padded}, {&lse});
+    for (std::int64_t d = 0; d < kDocs; ++d) {
+      const std::int64_t begin = cu_seqlens[static_cast<std::size_t>(d)];
+      const std::int64_t length = cu_seqlens[static_cast<std::size_t>(d) + 1] - begin;
+      for (std::int64_t h = 0; h < H; ++h) {
+        for (std::int64_t i = 0; i < kRow; ++i) {
+          const float want =
+              i < length ? lse.data()[(begin + i) * of_token + h * of_head] : std::numeric_limits<float>::infinity();
+          ASSERT_EQ(padded[d * H + h][i], want) << d << " " << h << " " << i;
+        }
+      }
+    }
+    const auto unpad = [&] {
+      unpad_lse_cuda(cu_seqlens.data(), kDocs, H, padded.data(), kRow, {back.data(), of_token, of_head}, nullptr);
+    };
+    expect_guarded(unpad, {&back}, {&padded});
+    EXPECT_TRUE(back.bytes() == lse.bytes());
+  }
 }
 
 }  // namespace
