@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <tuple>
 
 #include "lora/merge_math.h"
 #include "lora_train/base/error.h"
@@ -88,23 +89,23 @@ TEST(Merge, KeepsFilesAndOrderAndWhatIsNotAdapted) {
   ASSERT_EQ(before.files().size(), after.files().size());
   std::int64_t num_changed = 0;
   for (std::size_t i = 0; i < before.files().size(); ++i) {
-    ASSERT_EQ(before.files()[i].path().filename(), after.files()[i].path().filename());
-    ASSERT_EQ(before.files()[i].tensors().size(), after.files()[i].tensors().size());
-    for (std::size_t k = 0; k < before.files()[i].tensors().size(); ++k) {
-      const auto& old = before.files()[i].tensors()[k];
-      const auto& merged = after.files()[i].tensors()[k];
-      EXPECT_EQ(old.name, merged.name);
-      const bool is_adapted =
-          old.name.find("q_proj") != std::string::npos || old.name.find("down_proj") != std::string::npos;
-      EXPECT_EQ(before.files()[i].bytes(old) != after.files()[i].bytes(merged), is_adapted) << old.name;
+    const auto &old = before.files()[i], &merged = after.files()[i];
+    ASSERT_EQ(old.path().filename(), merged.path().filename());
+    ASSERT_EQ(old.tensors().size(), merged.tensors().size());
+    for (std::size_t k = 0; k < old.tensors().size(); ++k) {
+      const std::string& name = old.tensors()[k].name;
+      EXPECT_EQ(merged.tensors()[k].name, name);
+      const bool is_adapted = name.find("q_proj") != name.npos || name.find("down_proj") != name.npos;
+      EXPECT_EQ(old.bytes(old.tensors()[k]) != merged.bytes(merged.tensors()[k]), is_adapted) << name;
       num_changed += is_adapted ? 1 : 0;
     }
   }
   EXPECT_EQ(num_changed, 4);
   EXPECT_EQ(read_file(test.request.model / "config.json"), read_file(result.folder / "config.json"));
-  const auto index = nlohmann::json::parse(read_file(result.folder / "model.safetensors.index.json"));
-  EXPECT_EQ(index["weight_map"],
-            nlohmann::json::parse(read_file(test.request.model / "model.safetensors.index.json"))["weight_map"]);
+  const auto weight_map = [](const fs::path& folder) {
+    return nlohmann::json::parse(read_file(folder / "model.safetensors.index.json"))["weight_map"];
+  };
+  EXPECT_EQ(weight_map(result.folder), weight_map(test.request.model));
 }
 
 TEST(Merge, ConvertsEveryWeightAndSaysSoInTheConfig) {
@@ -129,13 +130,11 @@ TEST(Merge, TakesTheTokenizerThatTheAdapterWasTrainedWith) {
   EXPECT_EQ(merged_tokenizer_folder(test.request.model, test.request.adapter), test.request.model);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) write("adapter", name);
   const fs::path out = merge_adapter(test.request).folder;
-  EXPECT_EQ(read_file(out / "tokenizer.json"), "of adapter");
-  EXPECT_EQ(read_file(out / "tokenizer_config.json"), "of adapter");
-  EXPECT_EQ(read_file(out / "generation_config.json"), "of adapter");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+    EXPECT_EQ(read_file(out / name), "of adapter") << name;
   EXPECT_EQ(read_file(out / "LICENSE"), "of model");
-  EXPECT_FALSE(fs::exists(out / "chat_template.jinja")) << "the adapter was trained without it";
-  EXPECT_FALSE(fs::exists(out / "vocab.json"));
-  EXPECT_FALSE(fs::exists(out / "adapter_config.json"));
+  for (const char* name : {"chat_template.jinja", "vocab.json", "adapter_config.json"})
+    EXPECT_FALSE(fs::exists(out / name)) << name << ": the adapter was trained without it, or it is the adapter's";
 }
 
 TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
@@ -158,15 +157,19 @@ TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
   expect_part(refusal(test.folder / "mine" / "thesis.tex", true), "is a file");
 }
 
-TEST(Merge, ReplacesAnEarlierOneWhenAsked) {
+TEST(Merge, ReplacesAnEarlierOneWhenAskedAndSweepsWhatAKilledOneLeft) {
   Folders test;
+  fs::create_directory(test.folder / ".tmp-out-12345");
+  write_file_atomic(test.folder / ".tmp-out-12345" / storage::kOutputMarker,
+                    R"({"made_by": "lora-train", "version": 1, "holds": "model"})");
+  fs::create_directory(test.folder / ".tmp-other-12345");
   merge_adapter(test.request);
   expect_part(message_of<ConfigError>(test.request), "is not empty");
   test.request.overwrite = true;
   test.request.dtype = DType::kF16;
   test.request.output_dir = test.folder / "out" / "";
   EXPECT_EQ(merge_adapter(test.request).folder, test.folder / "out");
-  EXPECT_EQ(test.names(), (std::vector<std::string>{"adapter", "model", "out"}));
+  EXPECT_EQ(test.names(), (std::vector<std::string>{".tmp-other-12345", "adapter", "model", "out"}));
   EXPECT_EQ(storage::open_model_weights(test.folder / "out").find("model.norm.weight")->dtype, DType::kF16);
 }
 
@@ -214,16 +217,6 @@ TEST(Merge, LeavesNothingOnADiskThatFills) {
     remove_tree(test.folder / "out");
   }
   EXPECT_GT(num_failed, num_operations / 4);
-}
-
-TEST(Merge, SweepsWhatAKilledOneLeft) {
-  const Folders test;
-  fs::create_directory(test.folder / ".tmp-out-12345");
-  write_file_atomic(test.folder / ".tmp-out-12345" / storage::kOutputMarker,
-                    R"({"made_by": "lora-train", "version": 1, "holds": "model"})");
-  fs::create_directory(test.folder / ".tmp-other-12345");
-  merge_adapter(test.request);
-  EXPECT_EQ(test.names(), (std::vector<std::string>{".tmp-other-12345", "adapter", "model", "out"}));
 }
 
 TEST(Merge, SaysWhichAdapterIsOfAnotherModel) {
@@ -309,11 +302,8 @@ AdapterConfig mixed() {
 TEST(Portable, KeepsTheProductOfEveryLinear) {
   const Portable test(mixed());
   const PortableResult result = test.make();
-  EXPECT_EQ(result.num_linears, 5);
-  EXPECT_EQ(result.rank, 7);
-  EXPECT_EQ(result.alpha, 7);
-  EXPECT_EQ(result.num_padded, 4);
-  EXPECT_EQ(result.num_rescaled, 5);
+  EXPECT_EQ(std::tuple(result.num_linears, result.rank, result.alpha, result.num_padded, result.num_rescaled),
+            std::tuple(5, 7, 7, 4, 5));
   const AdapterConfig before = read_adapter_config(test.folder / "adapter"), after = read_adapter_config(result.folder);
   EXPECT_FALSE(after.use_rslora);
   EXPECT_TRUE(after.rank_pattern.empty());

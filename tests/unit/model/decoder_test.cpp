@@ -149,6 +149,22 @@ class DecoderTest : public ::testing::Test {
     return bytes;
   }
 
+  /// Of the linears of all layers: as plain matrices, and as they are, those that share memory once.
+  static std::pair<std::int64_t, std::int64_t> bytes_of(ResidentWeights& weights) {
+    std::int64_t plain = 0, bytes = 0;
+    std::set<const void*> counted;
+    for (std::int64_t layer = 0; layer < 3; ++layer) {
+      for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
+        for (const Projection& p : block.projections) {
+          plain += 4 * p.in_features * p.out_features;
+          if (!counted.insert(p.weight.storage().unsafeGetStorageImpl()).second) continue;
+          bytes += static_cast<std::int64_t>(p.weight.storage().nbytes());
+        }
+      }
+    }
+    return {plain, bytes};
+  }
+
   /// Has the weights quantised while they are read, but for this linear.
   void quantise(LinearFormat format, bool nested, const std::string& except = "") {
     storage_.clear();
@@ -216,18 +232,9 @@ TEST_F(DecoderTest, MemoryOfAQuantisedBaseIsWhatThePlanSays) {
         Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
         ResidentWeights weights(config_, shape, parameters,
                                 {at::kFloat, at::kMeta, TrainedWeights::kNone, storage_, decoded});
-        std::int64_t bytes = weights.quantized_bytes(), plain = 0;
-        std::set<const void*> counted;
-        for (std::int64_t layer = 0; layer < 3; ++layer) {
-          for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
-            for (const Projection& p : block.projections) {
-              plain += 4 * p.in_features * p.out_features;
-              if (!counted.insert(p.weight.storage().unsafeGetStorageImpl()).second) continue;
-              bytes += static_cast<std::int64_t>(p.weight.storage().nbytes());
-            }
-          }
-        }
-        EXPECT_EQ(weight_bytes(config_, shape, 4, storage_, decoded), 4 * num_parameters(config_) - plain + bytes)
+        const auto [plain, adapted] = bytes_of(weights);
+        EXPECT_EQ(weight_bytes(config_, shape, 4, storage_, decoded),
+                  4 * num_parameters(config_) - plain + adapted + weights.quantized_bytes())
             << decoded;
         EXPECT_LE(
             choose_decoded_layers(config_, shape, 4, storage_, weight_bytes(config_, shape, 4, storage_, decoded)), 3);
@@ -292,15 +299,7 @@ TEST_F(DecoderTest, MemoryIsWhatThePlanSaysWithEitherRowPitch) {
     const std::int64_t bytes = bytes_of(activations);
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
     ResidentWeights weights(config_, shape, parameters, {at::kFloat, at::kMeta}, nullptr);
-    std::int64_t adapted = 0, plain = 0;
-    for (std::int64_t layer = 0; layer < 3; ++layer) {
-      for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
-        for (const Projection& p : block.projections) {
-          adapted += static_cast<std::int64_t>(p.weight.storage().nbytes());
-          plain += 4 * p.in_features * p.out_features;
-        }
-      }
-    }
+    const auto [plain, adapted] = bytes_of(weights);
     EXPECT_EQ(weight_bytes(config_, shape, 4) - weight_bytes(config_, model_shape(config_), 4), adapted - plain);
     EXPECT_GT(bytes + adapted, exact_bytes) << "padded rows take more";
     exact_bytes = bytes + adapted;

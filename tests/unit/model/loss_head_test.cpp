@@ -74,7 +74,9 @@ struct Inputs {
 void expect_gradients(const at::Tensor& d_hidden, const OuterWeights& weights, const std::vector<at::Tensor>& want) {
   EXPECT_CLOSE(d_hidden, want[0], tolerance(at::kFloat));
   EXPECT_CLOSE(weights.grad_head, want[1], tolerance(at::kFloat));
-  if (want.size() > 2) EXPECT_CLOSE(weights.final_norm.grad, want[2], tolerance(at::kFloat));
+  if (want.size() > 2) {
+    EXPECT_CLOSE(weights.final_norm.grad, want[2], tolerance(at::kFloat));
+  }
 }
 
 void expect_loss(double got, const Oracle& want) {

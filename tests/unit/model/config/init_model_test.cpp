@@ -51,11 +51,9 @@ TEST_F(InitModel, WritesAFolderThatPassesEveryCheck) {
     ASSERT_EQ(entry->dtype, DType::kBF16);
     std::uint16_t first = 0;
     std::memcpy(&first, weights.bytes(*entry).data(), 2);
-    if (spec.kind == WeightKind::kNorm) {
-      EXPECT_EQ(first, 0x3F80) << spec.name;  // 1.0
-    }
-    if (spec.kind == WeightKind::kBias) {
-      EXPECT_EQ(first, 0) << spec.name;
+    const bool is_norm = spec.kind == WeightKind::kNorm;
+    if (is_norm || spec.kind == WeightKind::kBias) {
+      EXPECT_EQ(first, is_norm ? 0x3F80 : 0) << spec.name;  // 1.0 or 0
     }
   }
 }
