@@ -7,9 +7,9 @@
 #include <fstream>
 #include <string>
 
-#include "lora_train/base/error.h"
 #include "lora_train/device/gpu.h"
 #include "support/environment.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::device {
@@ -39,13 +39,8 @@ class FakeMachine : public testing::Test {
 
   /// What require_gpu says; empty when it passes.
   std::string refusal(int index = 0) const {
-    try {
-      require_gpu(find(), index);
-    } catch (const DeviceError& error) {
-      EXPECT_EQ(error.exit_code(), ExitCode::kDevice);
-      return error.what();
-    }
-    return {};
+    const std::string text = testing_support::refusal_of<DeviceError>([&] { require_gpu(find(), index); });
+    return text == "accepted" ? "" : text;
   }
 
   testing_support::TemporaryFolder root_;

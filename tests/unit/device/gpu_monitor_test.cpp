@@ -66,19 +66,20 @@ TEST_F(GpuMonitorTest, WithoutACounterEnergyIsTheIntegralOfPower) {
   const auto monitor = watched(5);
   const GpuTotals totals = monitor->totals();
   EXPECT_NEAR(totals.energy_wh.value(), totals.watched_s * 1000, 1e-6);
-  EXPECT_NE(log.find("unknown figures of the GPU: energy counter (Not Supported), temperature"), log.npos) << log;
+  EXPECT_SAYS(log, "unknown figures of the GPU: energy counter (Not Supported), temperature");
 }
 
 TEST_F(GpuMonitorTest, NamesWhatSlowsTheGpuDown) {
+  using enum Throttle;
   set("FAKE_SENSORS", "throttle=4,72,72,40");  // power cap; a hot chip says so twice, in general and in particular
   const auto monitor = watched(4);
-  EXPECT_EQ(monitor->take().throttle, (std::vector<Throttle>{Throttle::kPowerCap, Throttle::kThermal,
-                                                             Throttle::kHardwareThermal, Throttle::kHardwareSlowdown}));
-  EXPECT_EQ(monitor->totals().num_throttled[static_cast<std::size_t>(Throttle::kPowerCap)], 1);
-  EXPECT_EQ(monitor->totals().num_throttled[static_cast<std::size_t>(Throttle::kHardwareThermal)], 2);
-  EXPECT_EQ(monitor->totals().num_throttled[static_cast<std::size_t>(Throttle::kHardwareSlowdown)],
-            monitor->totals().num_readings - 3);
-  EXPECT_STREQ(to_string(Throttle::kHardwareThermal), "hw_thermal");
+  EXPECT_EQ(monitor->take().throttle, (std::vector{kPowerCap, kThermal, kHardwareThermal, kHardwareSlowdown}));
+  const GpuTotals totals = monitor->totals();
+  const auto num_of = [&](Throttle reason) { return totals.num_throttled[static_cast<std::size_t>(reason)]; };
+  EXPECT_EQ(num_of(kPowerCap), 1);
+  EXPECT_EQ(num_of(kHardwareThermal), 2);
+  EXPECT_EQ(num_of(kHardwareSlowdown), totals.num_readings - 3);
+  EXPECT_STREQ(to_string(kHardwareThermal), "hw_thermal");
 }
 
 TEST_F(GpuMonitorTest, WhatNvmlCannotSayIsEmptyAndNamedOnce) {
@@ -116,15 +117,13 @@ TEST_F(GpuMonitorTest, EndsWithALostGpu) {
   EXPECT_FALSE(monitor->utilization());
 }
 
-TEST_F(GpuMonitorTest, WithoutTheLibraryNothingIsKnown) {
+TEST_F(GpuMonitorTest, WithoutTheLibraryOrTheGpuNothingIsKnown) {
   EXPECT_FALSE(watched(0, kUuid, "no-such-library.so.1")->take().utilization);
   EXPECT_TRUE(log.starts_with("the GPU's figures are unknown: no-such-library.so.1: cannot open")) << log;
   set("FAKE_NVML_INIT", "18");
   watched(0);
   EXPECT_TRUE(log.ends_with("libnvidia-ml.so.1: Driver/library version mismatch\n")) << log;
-}
-
-TEST_F(GpuMonitorTest, AGpuThatNvmlDoesNotKnowIsSaid) {
+  set("FAKE_NVML_INIT", "0");
   watched(0, "GPU-00000000-0000-0000-0000-000000000000");
   EXPECT_TRUE(log.ends_with("libnvidia-ml.so.1: Not Found\n")) << log;
 }
@@ -137,7 +136,7 @@ TEST_F(GpuMonitorTest, ASliceHasTheTemperatureOfItsGpuAndNoPower) {
   EXPECT_EQ(figures.temperature_c, 65);
   EXPECT_EQ(figures.clock_mhz, 1980);
   EXPECT_FALSE(figures.power_w || figures.utilization || monitor->totals().energy_wh);
-  EXPECT_NE(log.find("power (only known for the whole GPU, and this is a slice)"), log.npos) << log;
+  EXPECT_SAYS(log, "power (only known for the whole GPU, and this is a slice)");
 }
 
 TEST_F(GpuMonitorTest, StoppingDoesNotWaitForTheNextReading) {
