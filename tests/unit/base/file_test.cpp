@@ -3,38 +3,39 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <cerrno>
 #include <fstream>
 
-#include "lora_train/base/error.h"
 #include "support/faulty_file_ops.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {
 namespace {
 
 using testing_support::Fault;
-using testing_support::FaultyFileOps;
-using testing_support::ScopedFileOps;
-using testing_support::TemporaryFolder;
+using testing_support::refusal_of;
 
-TEST(File, ReadsItsStart) {
-  const TemporaryFolder folder;
+class AtomicFile : public ::testing::Test {
+ protected:
+  testing_support::TemporaryFolder folder;
+};
+using MappedFileTest = AtomicFile;
+
+/// On a file system that a test makes fail.
+class FaultyFile : public AtomicFile {
+ protected:
+  testing_support::FaultyFileOps faulty{file_ops()};
+  const testing_support::ScopedFileOps scope{faulty};
+};
+
+TEST_F(AtomicFile, ReadsItsStart) {
   write_file_atomic(folder / "a", "abc");
   EXPECT_EQ(read_start(folder / "a", 2), "ab");
   EXPECT_EQ(read_start(folder / "a", 100), "abc");
   EXPECT_THROW(read_start(folder / "none", 2), IoError);
 }
 
-TEST(AtomicFile, ReplacesTheOldFileWhole) {
-  const TemporaryFolder folder;
-  write_file_atomic(folder / "a", "old");
-  write_file_atomic(folder / "a", "new content");
-  EXPECT_EQ(read_file(folder / "a"), "new content");
-}
-
-TEST(AtomicFile, LeavesNothingWithoutCommit) {
-  const TemporaryFolder folder;
+TEST_F(AtomicFile, ReplacesTheOldFileWholeWithACommit) {
   write_file_atomic(folder / "a", "old");
   {
     AtomicFileWriter writer(folder / "a", 100);
@@ -42,20 +43,13 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
   }
   EXPECT_EQ(read_file(folder / "a"), "old");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-}
-
-TEST(AtomicFile, CutsWhatWasReservedTooMuch) {
-  const TemporaryFolder folder;
   AtomicFileWriter writer(folder / "a", 1000);
-  writer.write("abc");
+  writer.write("new");
   writer.commit();
-  EXPECT_EQ(read_file(folder / "a"), "abc");
+  EXPECT_EQ(read_file(folder / "a"), "new") << "what was reserved too much is cut off";
 }
 
-TEST(AtomicFile, SignalsAndShortWritesAreNoFailure) {
-  const TemporaryFolder folder;
-  FaultyFileOps faulty(file_ops());
-  const ScopedFileOps scope(faulty);
+TEST_F(FaultyFile, SignalsAndShortWritesAreNoFailure) {
   faulty.arm(Fault::kShort, 0, true);
   write_file_atomic(folder / "a", "abcdefgh");
   EXPECT_EQ(read_file(folder / "a"), "abcdefgh");
@@ -67,59 +61,34 @@ TEST(AtomicFile, SignalsAndShortWritesAreNoFailure) {
     faulty.arm(Fault::kNone);
     EXPECT_EQ(read_file(folder / "a"), std::to_string(at));
   }
-}
-
-TEST(AtomicFile, ASystemThatIsInterruptedForEverIsAnErrorAndNoHang) {
-  const TemporaryFolder folder;
-  FaultyFileOps faulty(file_ops());
-  const ScopedFileOps scope(faulty);
   faulty.arm(Fault::kInterrupted, 0, true);
-  EXPECT_THROW(write_file_atomic(folder / "a", "abc"), IoError);
+  EXPECT_THROW(write_file_atomic(folder / "a", "abc"), IoError) << "for ever";
 }
 
-TEST(AtomicFile, AFullDiskIsNamedWithWhatIsFree) {
-  const TemporaryFolder folder;
-  FaultyFileOps faulty(file_ops());
-  const ScopedFileOps scope(faulty);
+TEST_F(FaultyFile, AFullDiskIsNamedWithWhatIsFree) {
   faulty.arm(Fault::kNoSpace, 1);
-  try {
-    AtomicFileWriter(folder / "a", 3 << 20);
-    FAIL();
-  } catch (const IoError& error) {
-    const std::string message = error.what();
-    EXPECT_NE(message.find("cannot reserve 3.0 MiB ("), std::string::npos) << message;
-    EXPECT_NE(message.find("are free): No space left on device"), std::string::npos) << message;
-  }
+  const std::string message = refusal_of<IoError>([&] { AtomicFileWriter(folder / "a", 3 << 20); });
+  EXPECT_SAYS(message, "cannot reserve 3.0 MiB (");
+  EXPECT_SAYS(message, "are free): No space left on device");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(AtomicFile, ReportsAMissingFolder) {
-  const TemporaryFolder folder;
-  try {
-    write_file_atomic(folder / "none" / "a", "x");
-    FAIL();
-  } catch (const IoError& error) {
-    EXPECT_EQ(error.where(), (folder / "none" / "a").string());
-    EXPECT_NE(error.message().find("its folder does not exist"), std::string::npos) << error.message();
-  }
+TEST_F(AtomicFile, ReportsAMissingFolder) {
+  const auto file = folder / "none" / "a";
+  EXPECT_SAYS(refusal_of<IoError>([&] { write_file_atomic(file, "x"); }), file.string() + ": ");
+  EXPECT_SAYS(refusal_of<IoError>([&] { write_file_atomic(file, "x"); }), "its folder does not exist");
 }
 
-TEST(AtomicFile, ErrorsNameTheFileAndNotTheTemporaryOne) {
-  const TemporaryFolder folder;
-  FaultyFileOps faulty(file_ops());
-  const ScopedFileOps scope(faulty);
+TEST_F(FaultyFile, ErrorsNameTheFileAndNotTheTemporaryOne) {
   write_file_atomic(folder / "a", "abc");
-  std::size_t num_failed = 0;
+  int num_failed = 0;
   for (std::size_t at = 0, end = faulty.num_operations(); at < end; ++at) {
     faulty.arm(Fault::kNoSpace, at);
-    try {
-      write_file_atomic(folder / "a", "abc");
-    } catch (const IoError& error) {
-      ++num_failed;
-      EXPECT_EQ(std::string(error.what()).find(".tmp-"), std::string::npos) << error.what();
-    }
+    const std::string message = refusal_of<IoError>([&] { write_file_atomic(folder / "a", "abc"); });
+    num_failed += message != "accepted" ? 1 : 0;
+    EXPECT_EQ(message.find(".tmp-"), std::string::npos) << message;
   }
-  EXPECT_GE(num_failed, 4U);  // create, reserve, write, sync
+  EXPECT_GE(num_failed, 4);  // create, reserve, write, sync
 }
 
 /// Pages of this process that lie in the map of a file, in KiB.
@@ -134,8 +103,7 @@ long resident_kib(const std::filesystem::path& path) {
   return -1;
 }
 
-TEST(MappedFile, ReadsAndReleasesItsPages) {
-  const TemporaryFolder folder;
+TEST_F(MappedFileTest, ReadsAndReleasesItsPages) {
   const std::string bytes(1 << 20, 'x');
   write_file_atomic(folder / "a", bytes);
   const MappedFile map(folder / "a");

@@ -4,65 +4,68 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <functional>
 #include <latch>
 #include <regex>
 #include <sstream>
 #include <thread>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {
 namespace {
 
-using testing_support::TemporaryFolder;
+/// With a log file of its own, and without one after the test.
+class Log : public ::testing::Test {
+ protected:
+  ~Log() override { set_log_file({}); }
+  void open_file() const { set_log_file(file); }
+  /// Closes it.
+  std::string text_of_file() const {
+    set_log_file({});
+    return read_file(file);
+  }
+  static std::string shown(const std::function<void()>& body) {
+    testing::internal::CaptureStderr();
+    body();
+    return testing::internal::GetCapturedStderr();
+  }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
+  testing_support::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "run.log";
+};
 
 // Each test is a process of its own under CTest; in one process only the first file gets the early lines.
-TEST(Log, TheFirstFileBeginsWithTheLinesBeforeIt) {
-  const TemporaryFolder folder;
+TEST_F(Log, TheFirstFileBeginsWithTheLinesBeforeIt) {
   log_info("before");
   log_debug("a detail");
-  set_log_file(folder / "run.log");
+  open_file();
   log_warning("after");
   set_log_file({});
   log_info("later");
-  const std::string text = read_file(folder / "run.log");
-  EXPECT_TRUE(contains(text, " before\n")) << text;
-  EXPECT_TRUE(contains(text, " warning: after\n")) << text;
+  const std::string text = text_of_file();
+  for (const char* part : {" before\n", " warning: after\n", " a detail\n"}) EXPECT_SAYS(text, part);
   EXPECT_LT(text.find("before"), text.find("after"));
-  EXPECT_TRUE(contains(text, " a detail\n")) << text;
-  EXPECT_FALSE(contains(text, "later")) << text;
+  EXPECT_EQ(text.find("later"), std::string::npos) << text;
   set_log_file(folder / "second.log");
   set_log_file({});
   EXPECT_EQ(read_file(folder / "second.log"), "");
 }
 
-TEST(Log, TheFileGetsWhatStderrDoesNot) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
+TEST_F(Log, TheFileGetsWhatStderrDoesNot) {
+  open_file();
   set_log_level(LogLevel::kOff);
-  testing::internal::CaptureStderr();
-  log_error("quiet");
-  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(shown([] { log_error("quiet"); }), "");
   set_log_level(LogLevel::kInfo);
-  set_log_file({});
-  EXPECT_EQ(shown, "");
-  EXPECT_TRUE(contains(read_file(folder / "run.log"), " error: quiet\n"));
+  EXPECT_SAYS(text_of_file(), " error: quiet\n");
 }
 
-TEST(Log, TheBarIsClearedBeforeALineAndRedrawnAfterIt) {
+TEST_F(Log, TheBarIsClearedBeforeALineAndRedrawnAfterIt) {
   std::string calls;
   set_log_bar([&] { calls += "clear "; }, [&] { calls += "redraw"; });
   log_info("line");
@@ -70,64 +73,56 @@ TEST(Log, TheBarIsClearedBeforeALineAndRedrawnAfterIt) {
   EXPECT_EQ(calls, "clear redraw");
 }
 
-TEST(Log, StderrGetsTheLineAndThePrefixOfItsLevel) {
+TEST_F(Log, StderrGetsTheLineAndThePrefixOfItsLevel) {
   set_log_level(LogLevel::kDebug);
-  testing::internal::CaptureStderr();
-  log_debug("a detail");
-  log_info("100% of {} and %v");
-  log_warning("");
-  log_error("two\nlines");
-  const std::string shown = testing::internal::GetCapturedStderr();
+  const std::string text = shown([] {
+    log_debug("a detail");
+    log_info("100% of {} and %v");
+    log_warning("");
+    log_error("two\nlines");
+    log_warning("a\x1b]0;title\x07 b\xc2\x9b");
+  });
   set_log_level(LogLevel::kInfo);
-  EXPECT_EQ(shown, "a detail\n100% of {} and %v\nwarning: \nerror: two\nlines\n");
+  EXPECT_EQ(text, "a detail\n100% of {} and %v\nwarning: \nerror: two\nlines\nwarning: a\\x1b]0;title\\x07 b\\u009b\n");
 }
 
-TEST(Log, TheFileGetsTheLocalTimeBeforeTheLine) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
+TEST_F(Log, TheFileGetsTheLocalTimeBeforeTheLine) {
+  open_file();
   log_info("line");
   log_warning("line");
-  set_log_file({});
-  const auto lines = lines_of(read_file(folder / "run.log"));
-  ASSERT_GE(lines.size(), 2u);
-  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )";
-  EXPECT_TRUE(std::regex_match(*(lines.end() - 2), std::regex(time + "line"))) << *(lines.end() - 2);
-  EXPECT_TRUE(std::regex_match(lines.back(), std::regex(time + "warning: line"))) << lines.back();
+  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )", text = text_of_file();
+  EXPECT_TRUE(std::regex_search(text, std::regex("(^|\n)" + time + "line\n" + time + "warning: line\n$"))) << text;
 }
 
-TEST(Log, EveryRankButTheFirstNamesItself) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
-  testing::internal::CaptureStderr();
-  set_log_rank(3);
-  log_warning("slow");
-  set_log_rank(0);
-  log_info("fast");
-  set_log_file({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[rank 3] warning: slow\nfast\n");
-  EXPECT_TRUE(contains(read_file(folder / "run.log"), " [rank 3] warning: slow\n"));
+TEST_F(Log, EveryRankButTheFirstNamesItself) {
+  open_file();
+  EXPECT_EQ(shown([] {
+              set_log_rank(3);
+              log_warning("slow");
+              set_log_rank(0);
+              log_info("fast");
+            }),
+            "[rank 3] warning: slow\nfast\n");
+  EXPECT_SAYS(text_of_file(), " [rank 3] warning: slow\n");
 }
 
-TEST(Log, AFullDiskCostsLinesUntilThereIsRoomAgain) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
+TEST_F(Log, AFullDiskCostsLinesUntilThereIsRoomAgain) {
+  open_file();
   log_info("before");
   {
-    const testing_support::FileSizeLimit full(read_file(folder / "run.log").size() + 10);
+    const testing_support::FileSizeLimit full(read_file(file).size() + 10);
     EXPECT_NO_THROW(log_info("a line that does not fit"));
     EXPECT_NO_THROW(log_error("nor does this one"));
-    EXPECT_FALSE(contains(read_file(folder / "run.log"), "fit"));
+    EXPECT_EQ(read_file(file).find("fit"), std::string::npos);
   }
   log_info("there is room");
-  set_log_file({});
-  const std::string text = read_file(folder / "run.log");
-  EXPECT_TRUE(contains(text, " before\n")) << text;
-  EXPECT_TRUE(contains(text, " there is room\n")) << text;
+  const std::string text = text_of_file();
+  EXPECT_SAYS(text, " before\n");
+  EXPECT_SAYS(text, " there is room\n");
 }
 
-TEST(Log, AClosedTerminalCostsNoLineOfTheFile) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
+TEST_F(Log, AClosedTerminalCostsNoLineOfTheFile) {
+  open_file();
   const auto previous = std::signal(SIGPIPE, SIG_IGN);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -139,16 +134,12 @@ TEST(Log, AClosedTerminalCostsNoLineOfTheFile) {
   ::dup2(real_stderr, STDERR_FILENO);
   ::close(real_stderr);
   std::signal(SIGPIPE, previous);
-  testing::internal::CaptureStderr();
-  log_info("somebody reads");
-  set_log_file({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "somebody reads\n");
-  EXPECT_TRUE(contains(read_file(folder / "run.log"), " nobody reads\n"));
+  EXPECT_EQ(shown([] { log_info("somebody reads"); }), "somebody reads\n");
+  EXPECT_SAYS(text_of_file(), " nobody reads\n");
 }
 
-TEST(Log, ThreadsWriteWholeLines) {
-  const TemporaryFolder folder;
-  set_log_file(folder / "run.log");
+TEST_F(Log, ThreadsWriteWholeLines) {
+  open_file();
   set_log_level(LogLevel::kOff);
   constexpr int kThreads = 4, kLines = 5000;  // more than a thread writes before the next one has started
   std::latch start(kThreads);
@@ -161,31 +152,19 @@ TEST(Log, ThreadsWriteWholeLines) {
   }
   for (auto& thread : threads) thread.join();
   set_log_level(LogLevel::kInfo);
-  set_log_file({});
   int num_whole = 0;
-  for (const auto& line : lines_of(read_file(folder / "run.log")))
-    num_whole += line.size() == 23 && line.ends_with(" abc");
+  std::istringstream lines(text_of_file());
+  for (std::string line; std::getline(lines, line);) num_whole += line.size() == 23 && line.ends_with(" abc");
   EXPECT_EQ(num_whole, kThreads * kLines);
 }
 
-TEST(Log, LevelsAreReadByName) {
+TEST_F(Log, RefusesUnknownLevelsAndFilesThatCannotBeOpened) {
   EXPECT_EQ(parse_log_level("warning"), LogLevel::kWarning);
   EXPECT_THROW(parse_log_level("loud"), ConfigError);
-}
-
-TEST(Log, AFileThatCannotBeOpenedIsAnIoError) {
-  const TemporaryFolder folder;
   EXPECT_THROW(set_log_file(folder / "none" / "run.log"), IoError);
-  set_log_file({});
 }
 
-TEST(Log, ControlCharactersOfNamesReachNoTerminal) {
-  testing::internal::CaptureStderr();
-  log_warning("a\x1b]0;title\x07 b\xc2\x9b");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: a\\x1b]0;title\\x07 b\\u009b\n");
-}
-
-TEST(Log, DoesNotWaitForAReaderThatHasStopped) {
+TEST_F(Log, DoesNotWaitForAReaderThatHasStopped) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_NONBLOCK), 0);
   const int own = ::dup(STDERR_FILENO);
@@ -207,6 +186,21 @@ TEST(Log, DoesNotWaitForAReaderThatHasStopped) {
   ::dup2(own, STDERR_FILENO);
   for (const int fd : {own, ends[0], ends[1]}) ::close(fd);
   EXPECT_EQ(text, "warning: 2 lines are missing here; run.log has them\nread again\n");
+}
+
+TEST(LinePace, LongWorkGetsALineFromOneOfItsThreadsAtATime) {
+  using std::chrono::hours;
+  EXPECT_FALSE(LinePace().is_due()) << "short work";
+  LinePace always(hours(0), hours(0));
+  EXPECT_TRUE(always.is_due() && always.is_due());
+  LinePace pace(hours(0), hours(1));
+  std::atomic<int> num_due = 0;
+  {
+    std::vector<std::jthread> threads(8);
+    for (auto& thread : threads) thread = std::jthread([&] { num_due += pace.is_due() ? 1 : 0; });
+  }
+  EXPECT_EQ(num_due, 1);
+  EXPECT_FALSE(pace.is_due());
 }
 
 }  // namespace

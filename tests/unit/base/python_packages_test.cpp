@@ -10,36 +10,38 @@ namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
-using testing_support::TemporaryFolder;
+using namespace std::string_literals;
 
-std::string make_script(const fs::path& file, const std::string& body) {
-  std::ofstream(file) << "#!/bin/sh\n" << body << "\n";
-  fs::permissions(file, fs::perms::owner_all);
-  return file.string();
-}
+/// A Python that is a script of the test.
+class PythonPackages : public ::testing::Test {
+ protected:
+  std::string python(const std::string& body) const {
+    const fs::path file = folder / "python3";
+    std::ofstream(file) << "#!/bin/sh\n" << body << "\n";
+    fs::permissions(file, fs::perms::owner_all);
+    return file.string();
+  }
+  void put_torch(const fs::path& site, const std::string& text) const {
+    fs::create_directories(site / "torch");
+    std::ofstream(site / "torch" / "__init__.py") << text << "\n";
+  }
 
-TEST(PythonPackages, AreFoundWithoutImportingThem) {
-  const TemporaryFolder folder;
+  const testing_support::TemporaryFolder folder;
+};
+
+TEST_F(PythonPackages, AreFoundWithoutImportingThem) {
   const fs::path site = folder / "site";
-  fs::create_directories(site / "torch");
-  std::ofstream(site / "torch" / "__init__.py") << "raise SystemExit('imported')\n";
-  const std::string python =
-      make_script(folder / "python3", "PYTHONPATH=" + site.string() + " exec /usr/bin/python3 \"$@\"");
-  EXPECT_EQ(find_python_package(python, "torch"), site / "torch");
+  put_torch(site, "raise SystemExit('imported')");
+  EXPECT_EQ(find_python_package(python("PYTHONPATH=" + site.string() + " exec /usr/bin/python3 \"$@\""), "torch"),
+            site / "torch");
 }
 
-TEST(PythonPackages, WorkingDirectoryIsNotAsked) {
-  const TemporaryFolder folder;
-  fs::create_directories(folder / "torch");
-  std::ofstream(folder / "torch" / "__init__.py") << "\n";
-  const std::string python =
-      make_script(folder / "python3", "cd " + folder.path().string() + "; exec /usr/bin/python3 -S -E \"$@\"");
-  EXPECT_EQ(find_python_package(python, "torch"), fs::path());
-}
-
-TEST(PythonPackages, PythonThatFailsOrIsMissingHasNone) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(find_python_package(make_script(folder / "python3", "echo /somewhere; exit 3"), "torch"), fs::path());
+TEST_F(PythonPackages, AreNotSoughtInTheWorkingDirectoryNorWhereThereIsNoPython) {
+  put_torch(folder.path(), "");
+  for (const std::string& body :
+       {"cd " + folder.path().string() + "; exec /usr/bin/python3 -S -E \"$@\"", "echo /somewhere; exit 3"s}) {
+    EXPECT_EQ(find_python_package(python(body), "torch"), fs::path()) << body;
+  }
   EXPECT_EQ(find_python_package((folder / "missing").string(), "torch"), fs::path());
 }
 

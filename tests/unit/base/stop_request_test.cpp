@@ -9,18 +9,16 @@
 namespace lora_train {
 namespace {
 
-TEST(StopRequests, RecordsASignalByName) {
-  const StopRequests stop;
-  EXPECT_EQ(stop_reason(), "");
-  EXPECT_NO_THROW(throw_if_stop_requested());
-  std::raise(SIGUSR1);
-  EXPECT_EQ(stop_reason(), "SIGUSR1");
-  EXPECT_THROW(throw_if_stop_requested(), StopError);
-}
-
-TEST(StopRequests, ForgetsTheSignalsOfAnEarlierObject) {
-  const StopRequests stop;
-  EXPECT_EQ(stop_reason(), "");
+TEST(StopRequests, RecordsASignalByNameForTheLengthOfTheObject) {
+  for (const auto& [number, name] : {std::pair{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}}) {
+    EXPECT_EQ(stop_reason(), "");
+    const StopRequests stop;
+    EXPECT_EQ(stop_reason(), "") << "forgotten with the earlier object";
+    EXPECT_NO_THROW(throw_if_stop_requested());
+    std::raise(number);
+    EXPECT_EQ(stop_reason(), name);
+    EXPECT_THROW(throw_if_stop_requested(), StopError);
+  }
 }
 
 TEST(StopRequests, ASignalThatIsTakenBackIsNoFirstOne) {
@@ -110,8 +108,6 @@ TEST(StopRequests, MaxTimeCountsFromTheStart) {
   }
   EXPECT_EQ(stop_reason(), "");
 }
-
-TEST(StopRequests, WithoutOneASignalIsNoRequest) { EXPECT_EQ(stop_reason(), ""); }
 
 }  // namespace
 }  // namespace lora_train
