@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <functional>
+
 #include "bench/bench_run.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run/train_step.h"
@@ -32,6 +34,8 @@ std::unique_ptr<bench::BenchRun> run_with(LossType loss_type) {
   return bench;
 }
 
+model::Batch first_batch(Run& run) { return run.feed->put(*build_in_place(run.data.train, run.plan->step(1))()); }
+
 /// Log p of every token [M, V] in the place of the supervised ones, in fp64, as a function of final_hidden.
 at::Tensor log_softmax_of(Run& run, const at::Tensor& final_hidden, const model::Batch& batch) {
   const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
@@ -59,51 +63,48 @@ Value value_of_objective(Run& run, const model::Batch& batch) {
   return {context.scalars.device()[optim::kLossSum].item<double>() - 100, context.parameters.grads.clone()};
 }
 
+/// The sum of a loss over the supervised tokens.
+using LossSum = std::function<at::Tensor(const at::Tensor& log_softmax)>;
+
 /// The same with the gradient of final_hidden from autograd.
-Value value_of_autograd(Run& run, const model::Batch& batch, at::Tensor (*loss_of)(const at::Tensor& log_probs)) {
+Value value_of_autograd(Run& run, const model::Batch& batch, const LossSum& loss_sum_of) {
   StepContext& context = *run.context;
   context.parameters.grads.zero_();
   model::decoder_forward(context.decoder, batch, context.activations);
   const std::int64_t N = batch.num_tokens();
   const at::Tensor hidden =
       context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
-  at::Tensor losses = loss_of(of_targets(log_softmax_of(run, hidden, batch), batch));
-  if (batch.weights.defined()) losses = losses * batch.weights;
-  const at::Tensor loss_sum = losses.sum();
+  const at::Tensor loss_sum = loss_sum_of(log_softmax_of(run, hidden, batch));
   const auto grads = torch::autograd::grad({loss_sum / kDenominator}, {hidden});
   context.activations.d_hidden.narrow(0, 0, N).copy_(grads[0]);
   model::decoder_backward(context.decoder, batch, context.activations);
   return {loss_sum.item<double>(), context.parameters.grads.clone()};
 }
 
-struct ObjectiveCase {
-  LossType type;
-  at::Tensor (*loss_of)(const at::Tensor& log_probs);
-  bool has_weights;
-};
+void expect_autograd(Run& run, const model::Batch& batch, const LossSum& loss_sum_of) {
+  for (int i = 0; i < 2; ++i) {  // the second pass finds what the first left in the buffers
+    const Value want = value_of_autograd(run, batch, loss_sum_of), got = value_of_objective(run, batch);
+    EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-5 * want.loss_sum);
+    EXPECT_CLOSE(got.grads, want.grads, tolerance(at::kFloat));
+  }
+}
 
 at::Tensor nll(const at::Tensor& log_probs) { return -log_probs; }
 at::Tensor dft(const at::Tensor& log_probs) { return -log_probs.exp().detach() * log_probs; }
 
-class ObjectiveOf : public testing::TestWithParam<ObjectiveCase> {};
-INSTANTIATE_TEST_SUITE_P(All, ObjectiveOf,
-                         testing::Values(ObjectiveCase{LossType::kNll, nll, false},
-                                         ObjectiveCase{LossType::kNll, nll, true},
-                                         ObjectiveCase{LossType::kDft, dft, false},
-                                         ObjectiveCase{LossType::kDft, dft, true}));
-
-TEST_P(ObjectiveOf, LossAndGradientsEqualAutograd) {
-  const auto bench = run_with(GetParam().type);
-  run::Run& run = bench->run;
-  const data::StepPlan plan = run.plan->step(1);
-  model::Batch batch = run.feed->put(*build_in_place(run.data.train, plan)());
-  const std::int64_t M = batch.num_trained_tokens();
-  ASSERT_GT(M, 1);
-  if (GetParam().has_weights) batch.weights = uniform({M}, 3).add_(1.5);
-  for (int i = 0; i < 2; ++i) {  // the second pass finds what the first left in the buffers
-    const Value want = value_of_autograd(run, batch, GetParam().loss_of), got = value_of_objective(run, batch);
-    EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-5 * want.loss_sum);
-    EXPECT_CLOSE(got.grads, want.grads, tolerance(at::kFloat));
+TEST(Objective, NllAndDftEqualAutograd) {
+  for (const auto& [type, loss_of] : {std::pair{LossType::kNll, &nll}, {LossType::kDft, &dft}}) {
+    const auto bench = run_with(type);
+    model::Batch batch = first_batch(bench->run);
+    const std::int64_t M = batch.num_trained_tokens();
+    ASSERT_GT(M, 1);
+    for (const bool has_weights : {false, true}) {
+      if (has_weights) batch.weights = uniform({M}, 3).add_(1.5);
+      expect_autograd(bench->run, batch, [&, loss = loss_of](const at::Tensor& log_softmax) {
+        const at::Tensor losses = loss(of_targets(log_softmax, batch));
+        return (has_weights ? losses * batch.weights : losses).sum();
+      });
+    }
   }
 }
 
@@ -116,27 +117,16 @@ kernels::SoftTargets teacher_for(std::int64_t M) {
 
 TEST(Objective, KlEqualsAutograd) {
   const auto bench = run_with(LossType::kKl);
-  run::Run& run = bench->run;
-  model::Batch batch = run.feed->put(*build_in_place(run.data.train, run.plan->step(1))());
-  const std::int64_t M = batch.num_trained_tokens(), N = batch.num_tokens();
-  batch.soft = teacher_for(M);
-  StepContext& context = *run.context;
-  const double a = context.objective.kd_alpha;
-  const Value got = value_of_objective(run, batch);
-  context.parameters.grads.zero_();
-  model::decoder_forward(context.decoder, batch, context.activations);
-  const at::Tensor hidden =
-      context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
-  const at::Tensor log_q = log_softmax_of(run, hidden, batch), nll = -of_targets(log_q, batch);
-  const at::Tensor log_p = batch.soft.log_probs.to(at::kDouble).log_softmax(1);
-  const at::Tensor divergence =
-      (log_p.exp() * (log_p - log_q.gather(1, batch.soft.ids.to(at::kLong).clamp_min(0)))).sum(1);
-  const at::Tensor has_teacher = batch.soft.ids.select(1, 0) >= 0;
-  const at::Tensor loss_sum = at::where(has_teacher, (1 - a) * nll + a * divergence, nll).sum();
-  context.activations.d_hidden.narrow(0, 0, N).copy_(torch::autograd::grad({loss_sum / kDenominator}, {hidden})[0]);
-  model::decoder_backward(context.decoder, batch, context.activations);
-  EXPECT_NEAR(got.loss_sum, loss_sum.item<double>(), 1e-5 * loss_sum.item<double>());
-  EXPECT_CLOSE(got.grads, context.parameters.grads, tolerance(at::kFloat));
+  model::Batch batch = first_batch(bench->run);
+  batch.soft = teacher_for(batch.num_trained_tokens());
+  const double a = bench->run.context->objective.kd_alpha;
+  expect_autograd(bench->run, batch, [&](const at::Tensor& log_q) {
+    const at::Tensor nll = -of_targets(log_q, batch), log_p = batch.soft.log_probs.to(at::kDouble).log_softmax(1);
+    const at::Tensor divergence =
+        (log_p.exp() * (log_p - log_q.gather(1, batch.soft.ids.to(at::kLong).clamp_min(0)))).sum(1);
+    const at::Tensor has_teacher = batch.soft.ids.select(1, 0) >= 0;
+    return at::where(has_teacher, (1 - a) * nll + a * divergence, nll).sum();
+  });
 }
 
 TEST(Objective, ATableRowForEveryLossType) {

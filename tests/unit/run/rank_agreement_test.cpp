@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "lora_train/base/error.h"
+#include "support/expect_refused.h"
 
 namespace lora_train::run {
 namespace {
+
+using testing_support::expect_refused;
 
 /// Rank 0 of 3; the others say what a test has them say, "" for the same.
 class ThreeRanks : public ranks::OneRank {
@@ -30,13 +32,7 @@ TEST(Ranks, ParametersThatDifferInOneBitNameTheirRanks) {
     ThreeRanks third;
     check_equal_parameters(third, other, 7);
     ranks.others[1] = third.said;
-    try {
-      check_equal_parameters(ranks, values, 7);
-      FAIL() << at;
-    } catch (const DeviceError& error) {
-      EXPECT_EQ(error.where(), "rank 2");
-      EXPECT_NE(std::string(error.what()).find("after step 7"), std::string::npos) << error.what();
-    }
+    expect_refused([&] { check_equal_parameters(ranks, values, 7); }, "rank 2", {"after step 7"}, ExitCode::kDevice);
   }
   const at::Tensor swapped = values.clone();
   swapped[5] = values[6];

@@ -10,6 +10,11 @@ namespace {
 
 optim::LrSchedule constant(double learning_rate) { return {.peak = learning_rate}; }
 
+void run_step(StepScalars& scalars) {
+  scalars.begin(1, 1, constant(0), {});
+  scalars.end();
+}
+
 std::vector<std::int32_t> keys_of(const StepScalars& scalars) {
   const at::Tensor keys = scalars.dropout_keys().flatten().contiguous();
   return {keys.const_data_ptr<std::int32_t>(), keys.const_data_ptr<std::int32_t>() + keys.numel()};
@@ -53,23 +58,17 @@ TEST(StepScalars, AStepThatBrokeOffIsForgotten) {
 
 TEST(StepScalars, NotMoreStepsThanThereAreSlots) {
   StepScalars scalars({});
-  for (std::size_t i = 0; i <= kMaxStepsInFlight; ++i) {
-    scalars.begin(1, 1, constant(0), {});
-    scalars.end();
-  }
+  for (std::size_t i = 0; i <= kMaxStepsInFlight; ++i) run_step(scalars);
   EXPECT_THROW(scalars.begin(1, 1, constant(0), {}), ShapeError);
 }
 
 TEST(StepScalars, FrozenStaysFromStepToStep) {
   StepScalars scalars({});
-  scalars.set_frozen(true);
-  scalars.begin(1, 1, constant(0), {});
-  scalars.end();
-  EXPECT_EQ(scalars.wait()[optim::kNonFinite], 1);
-  scalars.set_frozen(false);
-  scalars.begin(1, 1, constant(0), {});
-  scalars.end();
-  EXPECT_EQ(scalars.wait()[optim::kNonFinite], 0);
+  for (const bool is_frozen : {true, false}) {
+    scalars.set_frozen(is_frozen);
+    run_step(scalars);
+    EXPECT_EQ(scalars.wait()[optim::kNonFinite], is_frozen ? 1 : 0);
+  }
 }
 
 }  // namespace

@@ -92,7 +92,11 @@ class TrainLoop : public ::testing::Test {
     return bench;
   }
 
+  void train(bench::BenchRun& bench) { train_loop(bench.run, reporters, summary); }
+
   TemporaryFolder folder;
+  FakeReporters reporters;
+  report::RunSummary summary;
 };
 
 TEST(DescribeEnd, AStopIsNoError) {
@@ -118,9 +122,7 @@ TEST(DescribeEnd, AStopIsNoError) {
 
 TEST_F(TrainLoop, ReportsEveryStepAndSavesTheLast) {
   const auto bench = run_of(5);
-  FakeReporters reporters;
-  report::RunSummary summary;
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   const std::vector<std::string> expected = {"train 1", "train 2", "train 3", "train 4", "train 5", "checkpoint 5"};
   EXPECT_EQ(reporters.events, expected);
   EXPECT_EQ(reporters.shown, (std::vector<long long>{1, 2, 3, 4, 5}));
@@ -132,20 +134,16 @@ TEST_F(TrainLoop, ReportsEveryStepAndSavesTheLast) {
 
 TEST_F(TrainLoop, LogsAtItsCadenceAndAfterTheLastStep) {
   const auto bench = run_of(5, 2);
-  FakeReporters reporters;
-  report::RunSummary summary;
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   EXPECT_EQ(reporters.events, (std::vector<std::string>{"train 2", "train 4", "train 5", "checkpoint 5"}));
   EXPECT_EQ(reporters.shown.size(), 5U);
 }
 
 TEST_F(TrainLoop, AStopBeforeTheFirstStepOwesNothing) {
   const auto bench = run_of(4);
-  FakeReporters reporters;
-  report::RunSummary summary;
   const StopRequests requests;
   set_max_time(0);
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   EXPECT_TRUE(reporters.events.empty());
   EXPECT_EQ(summary.status, "stopped");
   EXPECT_EQ(summary.step, 0);
@@ -156,9 +154,7 @@ TEST_F(TrainLoop, SavesWhenTheIntervalIsOver) {
   request.profile.run.save_steps = Cadence{};
   request.profile.run.save_interval = 0;
   const auto bench = run_of(3, request);
-  FakeReporters reporters;
-  report::RunSummary summary;
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   EXPECT_EQ(std::count(reporters.events.begin(), reporters.events.end(), "checkpoint 1"), 1);
 }
 
@@ -169,9 +165,7 @@ TEST_F(TrainLoop, TooManyFailedSavesInARowEndTheRun) {
     request.profile.run.max_failed_saves = most;
     const auto bench = run_of(9, request);
     std::filesystem::remove_all(request.profile.run.output_dir);
-    FakeReporters reporters;
-    report::RunSummary summary;
-    EXPECT_THROW(train_loop(bench->run, reporters, summary), IoError);  // 100: the last save is owed
+    EXPECT_THROW(train(*bench), IoError);  // 100: the last save is owed
     EXPECT_LE(bench->run.state.step, last_step);
     EXPECT_GE(bench->run.state.step, most == 100 ? 9 : 2);
   }
@@ -179,35 +173,24 @@ TEST_F(TrainLoop, TooManyFailedSavesInARowEndTheRun) {
 
 TEST_F(TrainLoop, AnotherErrorEndsTheRunWithTheLastFinishedStepSaved) {
   const auto bench = run_of(5);
-  FakeReporters reporters;
   reporters.after_step = [](long long step) {
     if (step == 3) throw std::runtime_error("not of the run");
   };
-  report::RunSummary summary;
-  EXPECT_THROW(train_loop(bench->run, reporters, summary), std::runtime_error);
+  EXPECT_THROW(train(*bench), std::runtime_error);
   EXPECT_EQ(run_folder::verify(folder / "run/checkpoint-3"), "");
 }
 
 TEST_F(TrainLoop, AStepThatIsNotFiniteIsNotSaved) {
-  const auto bench = run_of(5);
-  FakeReporters reporters;
-  reporters.after_step = [](long long step) {
-    if (step == 3) throw NumericError("loss", "is not finite");
-  };
-  report::RunSummary summary;
-  EXPECT_THROW(train_loop(bench->run, reporters, summary), NumericError);
-  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
-}
-
-TEST_F(TrainLoop, AStepThatIsNotFiniteOnAnotherRankIsNotSaved) {
-  const auto bench = run_of(5);
-  FakeReporters reporters;
-  reporters.after_step = [](long long step) {
-    if (step == 3) throw PeerError("loss", "is not finite", "numeric", ExitCode::kNumeric);
-  };
-  report::RunSummary summary;
-  EXPECT_THROW(train_loop(bench->run, reporters, summary), PeerError);
-  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+  for (const bool is_of_another_rank : {false, true}) {
+    const auto bench = run_of(5);
+    reporters.after_step = [&](long long step) {
+      if (step == 3 && is_of_another_rank) throw PeerError("loss", "is not finite", "numeric", ExitCode::kNumeric);
+      if (step == 3) throw NumericError("loss", "is not finite");
+    };
+    EXPECT_THROW(train(*bench), Error);
+    EXPECT_EQ(bench->run.state.step, 3);
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "run")) << is_of_another_rank;
+  }
 }
 
 TEST_F(TrainLoop, ParametersThatDifferBetweenRanksAreNotSaved) {
@@ -218,10 +201,8 @@ TEST_F(TrainLoop, ParametersThatDifferBetweenRanksAreNotSaved) {
     const auto ranks = std::make_shared<TwoRanksApart>();
     bench->run.device.ranks = ranks;
     allocate(bench->run);
-    FakeReporters reporters;
     reporters.after_step = [&](long long step) { ranks->differ = step == 3 || at_the_end; };
-    report::RunSummary summary;
-    EXPECT_THROW(train_loop(bench->run, reporters, summary), DeviceError);
+    EXPECT_THROW(train(*bench), DeviceError);
     EXPECT_EQ(bench->run.state.step, at_the_end ? 5 : 3);
     EXPECT_TRUE(std::filesystem::is_empty(folder / "run")) << at_the_end;
   }
@@ -229,13 +210,11 @@ TEST_F(TrainLoop, ParametersThatDifferBetweenRanksAreNotSaved) {
 
 TEST_F(TrainLoop, AStopSavesTheLastFinishedStep) {
   const auto bench = run_of(50);
-  FakeReporters reporters;
   reporters.after_step = [](long long step) {
     if (step == 3) set_max_time(0);
   };
-  report::RunSummary summary;
   const StopRequests requests;
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   EXPECT_EQ(summary.status, "stopped");
   EXPECT_LT(summary.step, 6);
   EXPECT_EQ(run_folder::verify(folder / "run" / ("checkpoint-" + std::to_string(summary.step))), "");
@@ -244,9 +223,7 @@ TEST_F(TrainLoop, AStopSavesTheLastFinishedStep) {
 TEST_F(TrainLoop, TheStepOfACheckpointIsNotRunAgain) {
   const auto bench = run_of(4);
   bench->run.state.step = 2;
-  FakeReporters reporters;
-  report::RunSummary summary;
-  train_loop(bench->run, reporters, summary);
+  train(*bench);
   EXPECT_EQ(reporters.events, (std::vector<std::string>{"train 3", "train 4", "checkpoint 4"}));
 }
 

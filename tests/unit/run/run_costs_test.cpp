@@ -1,9 +1,12 @@
+#include "lora_train/run/run_costs.h"
+
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "lora_train/run/run_costs.h"
+#include "lora_train/base/file.h"
 #include "support/environment.h"
+#include "support/temporary_folder.h"
 
 namespace lora_train::run {
 namespace {
@@ -86,6 +89,56 @@ TEST_F(ResourceWatchTest, TheSumIsThatOfAllRanks) {
   resources.take({own, other, silent}, 0);
   EXPECT_FALSE(resources.of_all_ranks().energy_wh) << "one does not know its own";
   EXPECT_TRUE(resources.of_all_ranks().cpu_s);
+}
+
+class RunPrice : public ::testing::Test {
+ protected:
+  std::filesystem::path table(const std::string& price) const {
+    write_file_atomic(
+        folder_ / "gpus.json",
+        R"([{"name": "A", "device_name": "NVIDIA A", "memory_gib": 1, "num_multiprocessors": 1, "gemm_tflops": 1,
+                          "bandwidth_gb_s": 1, "link_gb_s": 1, "price_per_hour": )" +
+            price + "}]");
+    return folder_ / "gpus.json";
+  }
+  const testing_support::TemporaryFolder folder_;
+};
+
+TEST_F(RunPrice, IsThatOfTheProfileOrOfTheDriversNameInTheTable) {
+  const auto gpus = table("2.5");
+  const auto words = [&](std::optional<double> given, const std::string& gpu, int num_gpus) {
+    const auto price = find_price(given, gpu, num_gpus, gpus);
+    return price ? fmt::format("{} {}", price->per_hour(), price->source) : "none";
+  };
+  EXPECT_EQ(words(3.0, "NVIDIA A", 4), "12 profile");
+  EXPECT_EQ(words(0.0, "NVIDIA A", 1), "0 profile");
+  EXPECT_EQ(words({}, "NVIDIA A", 4), "10 GPU table");
+  EXPECT_EQ(words({}, "NVIDIA AB", 4), "none");
+  EXPECT_EQ(words({}, "A", 4), "none");
+  EXPECT_EQ(words({}, "", 1), "none") << "a CPU";
+  EXPECT_EQ(find_price(1.25, "", 1, {})->in_words(), "$1.25 an hour (profile)");
+}
+
+TEST_F(RunPrice, ABrokenTableEndsNoRun) {
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(find_price({}, "NVIDIA A", 1, table("-1")));
+  EXPECT_FALSE(find_price({}, "NVIDIA A", 1, folder_ / "none.json"));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("price_per_hour: is -1"), std::string::npos);
+}
+
+TEST(StartupTimes, PhasesOfOneNameAddUp) {
+  const auto start = StartupTimes::Clock::now();
+  StartupTimes times;
+  times.end_phase("data");
+  times.end_phase("weights");
+  times.end_phase("data");
+  times.finish();
+  const double most_s = std::chrono::duration<double>(StartupTimes::Clock::now() - start).count();
+  times.end_phase("late");
+  ASSERT_EQ(times.phases().size(), 2U);
+  EXPECT_EQ(times.phases()[0].first, "data");
+  EXPECT_EQ(times.phases()[1].first, "weights");
+  EXPECT_LE(times.phases()[0].second + times.phases()[1].second, most_s);
 }
 
 }  // namespace
