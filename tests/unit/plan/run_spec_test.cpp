@@ -1,31 +1,22 @@
-// What decide() makes of facts that a test makes up: no device, no weights, no data.
+// What decide() makes of facts that a test makes up, and what is said of runs on GPUs that are not here.
 #include "lora_train/plan/run_spec.h"
 
-#include <gtest/gtest.h>
-
-#include "lora_train/base/error.h"
-#include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/families/model_config.h"
+#include "unit/plan/planned_run.h"
 
 namespace lora_train::plan {
 namespace {
 
-class Decide : public ::testing::Test {
+class Decide : public PlannedRun {
  protected:
-  Decide() : config(model::known_shape("qwen3-0.6b")) {
-    adapters = lora::plan_adapters({}, config);
-    profile.schedule.global_batch_size = 12;
-  }
+  Decide() : PlannedRun("qwen3-0.6b", 1024, 12) {}
 
   RunSpec on_cpu(std::int64_t memory_bytes, bool has_evaluation = false) const {
-    RunFacts facts{profile, config, adapters, 1024, has_evaluation};
-    facts.memory_bytes = memory_bytes;
-    return decide(facts);
+    RunFacts found = facts();
+    found.has_evaluation = has_evaluation;
+    found.memory_bytes = memory_bytes;
+    return decide(found);
   }
-
-  model::ModelConfig config;
-  std::vector<model::AdapterSpec> adapters;
-  Profile profile;
+  RunFacts on_gpu() const { return facts_on_gpu(64, 0); }
 };
 
 TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
@@ -34,7 +25,6 @@ TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
     const std::vector<model::Recompute> modes(shape.layers.size(), mode);
     return model::plan_activations(shape, {.max_tokens = 4096}, modes).bytes(2);
   };
-  profile.model.precision = Precision::kBf16;
   const std::int64_t off = bytes(model::Recompute::kOff), cheap = bytes(model::Recompute::kCheap);
   EXPECT_LT(cheap, off);
   EXPECT_EQ(on_cpu(off).recompute.front(), model::Recompute::kOff);
@@ -46,7 +36,6 @@ TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
 }
 
 TEST_F(Decide, OnACpuOffloadedLayerInputsTakeTheSameMemory) {
-  profile.model.precision = Precision::kBf16;
   profile.run.activation_offload = ActivationOffload::kOn;
   const model::ModelShape shape = model::model_shape(config, adapters);
   const model::ActivationPlan plan =
@@ -77,23 +66,18 @@ TEST_F(Decide, MicroBatchesDivideTheStepAndBuffersHoldEvaluationsToo) {
   EXPECT_EQ(on_cpu(1, true).max_tokens, 9 * 1024);
 }
 
-TEST_F(Decide, AGpuThatIsTooSmallIsRefusedWithWhatToSet) {
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.is_cuda = true;
-  facts.memory_bytes = 1 << 20;
-  EXPECT_THROW(decide(facts), DeviceError);
-  facts.memory_bytes = std::int64_t{64} << 30;
+TEST_F(Decide, AGpuThatIsTooSmallIsRefused) {
+  RunFacts facts = on_gpu();
   EXPECT_GT(decide(facts).memory.total(), 0);
   EXPECT_EQ(decide(facts).spare_bytes(), facts.memory_bytes - decide(facts).memory.total());
+  facts.memory_bytes = 1 << 20;
+  EXPECT_THROW(decide(facts), DeviceError);
 }
 
 TEST_F(Decide, GateUpTakesItsGradientBesideTheOutputWhereAGpuComputesBothFromOneRead) {
   using model::GradientColumns;
-  profile.model.precision = Precision::kBf16;
-  RunFacts facts{profile, config, adapters, 1024};
-  EXPECT_EQ(decide(facts).columns.gate_up, GradientColumns::kBesideInput) << "a CPU";
-  facts.is_cuda = true;
-  facts.memory_bytes = std::int64_t{64} << 30;
+  EXPECT_EQ(on_cpu(0).columns.gate_up, GradientColumns::kBesideInput) << "a CPU";
+  RunFacts facts = on_gpu();
   const RunSpec spec = decide(facts);
   EXPECT_EQ(spec.columns.gate_up, GradientColumns::kBesideOutput);
   facts.gate_up = GradientColumns::kBesideInput;
@@ -115,11 +99,11 @@ TEST_F(Decide, GateUpTakesItsGradientBesideTheOutputWhereAGpuComputesBothFromOne
 }
 
 TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.resume = {"runs/a/checkpoint-7", 7, 96};
-  facts.algorithms = "kept";
-  const RunSpec spec = decide(facts);
-  EXPECT_EQ(spec.resume, facts.resume);
+  RunFacts resumed = facts();
+  resumed.resume = {"runs/a/checkpoint-7", 7, 96};
+  resumed.algorithms = "kept";
+  const RunSpec spec = decide(resumed);
+  EXPECT_EQ(spec.resume, resumed.resume);
   EXPECT_EQ(spec.algorithms, "kept");
   EXPECT_EQ(spec.seed, 42U);
 }
@@ -128,28 +112,24 @@ TEST_F(Decide, AResumedRunKeepsTheRowsOfAStepOnOtherRanks) {
   profile.schedule.micro_batch_size = 2;
   profile.schedule.global_batch_size.reset();
   profile.schedule.gradient_accumulation_steps = 3;
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.num_ranks = 4;
-  EXPECT_EQ(decide(facts).global_batch_size, 24);
-  facts.num_ranks = 2;
-  EXPECT_EQ(decide(facts).global_batch_size, 12);
-  facts.resume.global_batch_size = 24;
-  EXPECT_EQ(decide(facts).global_batch_size, 24);
+  RunFacts resumed = facts();
+  resumed.num_ranks = 4;
+  EXPECT_EQ(decide(resumed).global_batch_size, 24);
+  resumed.num_ranks = 2;
+  EXPECT_EQ(decide(resumed).global_batch_size, 12);
+  resumed.resume.global_batch_size = 24;
+  EXPECT_EQ(decide(resumed).global_batch_size, 24);
 }
 
 TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.is_cuda = true;
-  facts.memory_bytes = std::int64_t{64} << 30;
+  RunFacts facts = on_gpu();
   const std::int64_t plain = decide(facts).memory.loss_head;
   facts.has_token_weights = true;
   EXPECT_GT(decide(facts).memory.loss_head, plain);
 }
 
 TEST_F(Decide, RowsArePaddedOnlyWhereMemoryHasRoom) {
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.is_cuda = true;
-  facts.memory_bytes = std::int64_t{64} << 30;
+  RunFacts facts = on_gpu();
   const RunSpec exact = decide(facts);
   EXPECT_EQ(exact.columns.row_pitch, model::RowPitch::kExact);
   RunSpec padded = exact;
@@ -169,9 +149,7 @@ TEST_F(Decide, RowsArePaddedOnlyWhereMemoryHasRoom) {
 }
 
 TEST_F(Decide, TheMemoryPlanHasTheLossChunkOfTheRun) {
-  RunFacts facts{profile, config, adapters, 1024};
-  facts.is_cuda = true;
-  facts.memory_bytes = std::int64_t{64} << 30;
+  RunFacts facts = on_gpu();
   const RunSpec plain = decide(facts);
   RunSpec spec = plain;
   set_loss_chunk(facts, 4 * plain.loss_chunk_bytes, spec);
@@ -201,6 +179,70 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
   spec.resume = {"runs/a/checkpoint-7", 7, 96, 128};
   EXPECT_EQ(parse_run_spec(to_json(spec)), spec);
+}
+
+class TargetGpu : public PlannedRun {
+ protected:
+  TargetGpu() : PlannedRun("qwen2.5-7b", 2048, 16) {}
+
+  std::string misfit_on(double memory_gib) const {
+    return misfit(facts(), {.name = "X100", .memory_gib = memory_gib, .num_multiprocessors = 132});
+  }
+};
+
+TEST_F(TargetGpu, WhatFitsHasNothingSaidOfIt) {
+  EXPECT_EQ(misfit_on(79), "");
+  profile.schedule.micro_batch_size = 2;
+  EXPECT_EQ(misfit_on(79), "");
+}
+
+TEST_F(TargetGpu, AMisfitSaysWhatTheRunNeedsAndWhatToSet) {
+  profile.schedule.micro_batch_size = 8;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
+  const std::string text = misfit_on(79);
+  EXPECT_TRUE(text.starts_with("the run needs ")) << text;
+  EXPECT_SAYS(text, " GiB, but one X100 may use 76.8 GiB: use micro_batch_size: auto, or gradient_checkpointing: auto");
+}
+
+TEST_F(TargetGpu, WithoutAccumulationAStepKeepsItsRows) {
+  profile.schedule.micro_batch_size = 64;
+  profile.schedule.gradient_accumulation_steps = 2;
+  profile.schedule.global_batch_size.reset();
+  EXPECT_SAYS(misfit_on(40),
+              "use micro_batch_size: auto with global_batch_size: 128 instead of gradient_accumulation_steps");
+}
+
+TEST_F(TargetGpu, WhereWeightsLeaveNoRoomAQuantisedBaseIsNamed) {
+  EXPECT_SAYS(misfit_on(15), "the run needs ");
+  EXPECT_SAYS(misfit_on(15), "use base_precision: nf4");
+  EXPECT_SAYS(misfit_on(2), "no key can change that");
+}
+
+TEST_F(TargetGpu, ARunFitsWhatItNeedsAtLeastAndNothingSmaller) {
+  profile.schedule.micro_batch_size = 8;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
+  profile.run.activation_offload = ActivationOffload::kOff;
+  const RunFacts pinned = facts_on(facts(), {.name = "X100", .memory_gib = 79});
+  const std::int64_t least = least_bytes(pinned);
+  EXPECT_LT(least, decide_smallest(pinned).memory.total());
+  const Profile smallest = with_least_memory(profile);
+  RunFacts tight = with_profile(pinned, smallest);
+  tight.memory_bytes = least;
+  EXPECT_EQ(decide(tight).memory.total(), least);
+  tight.memory_bytes = least - 1;
+  EXPECT_THROW(decide(tight), DeviceError);
+}
+
+TEST_F(TargetGpu, AQuantisedBaseNeedsLeastWithNoLayerDecoded) {
+  const auto least_on = [&](BasePrecision precision) {
+    profile.model.base_precision = precision;
+    RunFacts found = facts();
+    found.base = base_storage(profile.model, config);
+    return gib(least_bytes(facts_on(found, {.name = "X100", .memory_gib = 79})));
+  };
+  const double bf16 = least_on(BasePrecision::kBf16), nf4 = least_on(BasePrecision::kNf4);
+  EXPECT_GT(bf16, 14);
+  EXPECT_LT(nf4, 8);  // though a GPU of this size would hold all layers decoded
 }
 
 }  // namespace

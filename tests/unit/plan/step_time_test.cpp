@@ -1,46 +1,24 @@
 // What decide() makes of counted time.
 #include "lora_train/plan/step_time.h"
 
-#include <gtest/gtest.h>
-
-#include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/families/model_config.h"
+#include "unit/plan/planned_run.h"
 
 namespace lora_train::plan {
 namespace {
 
-/// Qwen2.5-7B, LoRA of rank 16 on all linears, rows of 2048 tokens in bf16, on GPUs with the multiprocessors of an H100.
-class CountedTime : public ::testing::Test {
+class CountedTime : public PlannedRun {
  protected:
-  static constexpr double kGib = 1 << 30;
+  CountedTime() : PlannedRun("qwen2.5-7b", 2048, 64) {}
 
-  CountedTime() {
-    profile.schedule.global_batch_size = 64;
-    profile.model.precision = Precision::kBf16;
-  }
-  RunFacts facts(double budget_gib) const {
-    RunFacts found{profile, config, adapters, 2048};
-    found.is_cuda = true;
-    found.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
-    found.host_bytes = std::int64_t{64} << 30;
-    found.num_multiprocessors = 132;
-    found.base = base_storage(profile.model, config);
-    return found;
-  }
-  RunSpec fit(double budget_gib) const { return decide(facts(budget_gib)); }
   double us(std::int64_t rows, model::Recompute mode) const {
     RunSpec spec = fit(200);
     spec.micro_batch_size = rows;
     std::ranges::fill(spec.recompute, mode);
-    return 1e6 * token_s(facts(200), spec);
+    return 1e6 * token_s(facts_on_gpu(200), spec);
   }
   static double share(const RunSpec& spec) {
     return static_cast<double>(spec.memory.total()) / static_cast<double>(spec.memory_bytes);
   }
-
-  Profile profile;
-  const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  const std::vector<model::AdapterSpec> adapters = lora::plan_adapters({}, config);
 };
 
 TEST_F(CountedTime, SmallerMicroBatchesAndRecomputationCostTime) {
@@ -72,7 +50,7 @@ TEST_F(CountedTime, APlanLeavesSlackWhereThatCostsLittle) {
     EXPECT_GT(share(fit(budget)), 0.95) << budget;
   }
   profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
-  const double exact = static_cast<double>(fit(200).memory.total()) / kGib;
+  const double exact = gib(fit(200).memory.total());
   EXPECT_EQ(fit(exact).memory, fit(200).memory) << "given keys are kept without slack";
 }
 

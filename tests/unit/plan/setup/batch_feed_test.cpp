@@ -15,6 +15,11 @@ struct Host {
   data::MicroBatch batch() const { return {ids, labels, positions, cu_seqlens, document_in_step, 3, 2}; }
 };
 
+/// Leaves no zero where fillers come.
+const std::vector<std::int32_t> kSixes(300, 6), kEnds{0, 128, 256, 300};
+const data::MicroBatch kFull{kSixes, kSixes, kSixes, kEnds, kSixes, 128, 300};
+const data::BatchClass kSmall{8, 4, 4}, kLarge{300, 8, 128};
+
 std::vector<std::int64_t> values(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kLong).contiguous();
   return {wide.const_data_ptr<std::int64_t>(), wide.const_data_ptr<std::int64_t>() + wide.numel()};
@@ -41,20 +46,10 @@ TEST(BatchFeed, PutsEveryPartInItsPlace) {
 }
 
 TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
-  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
-  BatchFeed feed({}, {300, true, true, true, {small, large}, 7});
-  Host full;  // leaves no zero where fillers come
-  full.ids = full.labels = full.positions = full.document_in_step = std::vector<std::int32_t>(300, 6);
-  full.cu_seqlens = {0, 128, 256, 300};
-  feed.put({full.ids, full.labels, full.positions, full.cu_seqlens, full.document_in_step, 128, 300}, 1);
-  feed.put({{full.ids.data(), 8},
-            {full.labels.data(), 8},
-            {full.positions.data(), 8},
-            {{0, 4, 8}},
-            full.document_in_step,
-            4,
-            8},
-           0);
+  BatchFeed feed({}, {300, true, true, true, {kSmall, kLarge}, 7});
+  feed.put(kFull, 1);
+  const std::span<const std::int32_t> eight = kFull.ids.subspan(0, 8);
+  feed.put({eight, eight, eight, {{0, 4, 8}}, kFull.document_in_step, 4, 8}, 0);
   const Host host;
   ASSERT_EQ(feed.class_of(host.batch()), 0);
   const model::Batch batch = feed.put(host.batch(), 0);
@@ -81,8 +76,7 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
 }
 
 TEST(BatchFeed, PadsAnEvaluationButNotItsListOfTokens) {
-  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
-  BatchFeed feed({}, {300, true, true, true, {large}, 7, true, 0, {small}});
+  BatchFeed feed({}, {300, true, true, true, {kLarge}, 7, true, 0, {kSmall}});
   const Host host;
   const model::Batch batch = feed.put_evaluation(host.batch());
   EXPECT_EQ(values(batch.ids), (Values{7, 5, 9, 5, 2, 0, 0, 0}));
@@ -93,12 +87,12 @@ TEST(BatchFeed, PadsAnEvaluationButNotItsListOfTokens) {
   EXPECT_EQ(values(batch.weights), (Values{1, 1}));
   EXPECT_EQ(batch.num_trained_tokens(), 2);
   EXPECT_FALSE(batch.dropout.enabled);
-  BatchFeed plain({}, {300, true, true, true, {large}, 7});
+  BatchFeed plain({}, {300, true, true, true, {kLarge}, 7});
   EXPECT_EQ(values(plain.put_evaluation(host.batch()).ids), (Values{7, 5, 9, 5, 2})) << "no class for evaluations";
 }
 
 TEST(BatchFeed, SaysWhichAttentionCallsWillCome) {
-  BatchFeed feed({}, {300, true, false, false, {{8, 4, 4}, {300, 8, 128}}, 7, false, 0, {{16, 5, 6}}});
+  BatchFeed feed({}, {300, true, false, false, {kSmall, kLarge}, 7, false, 0, {{16, 5, 6}}});
   const Host host;
   const auto training = feed.put(host.batch(), 1).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
   const auto evaluation = feed.put_evaluation(host.batch()).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
@@ -117,19 +111,17 @@ std::vector<float> floats(const at::Tensor& tensor) {
 }
 
 TEST(BatchFeed, WeightsLieBesideTargets) {
-  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
-  BatchFeed feed({}, {300, true, true, true, {small, large}, 7, /*has_weights=*/true});
+  BatchFeed feed({}, {300, true, true, true, {kSmall, kLarge}, 7, /*has_weights=*/true});
   const Host host;
   const std::vector<float> weights = {0.5F, 0, 0, 3, 0};
   data::MicroBatch weighted = host.batch();
   weighted.weights = weights;
   EXPECT_EQ(floats(feed.put(weighted).weights), (std::vector<float>{0.5F, 3}));
   EXPECT_EQ(floats(feed.put(host.batch()).weights), (std::vector<float>{1, 1})) << "a micro-batch without any";
-  const std::vector<std::int32_t> tokens(300, 6), ends{0, 128, 256, 300};
   const std::vector<float> sixes(300, 6);
-  data::MicroBatch full{tokens, tokens, tokens, ends, tokens, 128, 300};
+  data::MicroBatch full = kFull;
   full.weights = sixes;
-  feed.put(full, 1);  // leaves no zero where fillers come
+  feed.put(full, 1);
   std::vector<float> want(301, 0.0F);
   want[0] = 0.5F;
   want[1] = 3;
@@ -142,12 +134,10 @@ TEST(BatchFeed, WeightsLieBesideTargets) {
 }
 
 TEST(BatchFeed, TakesUpToItsCapacityAndNoMore) {
-  BatchFeed feed({}, {5});
+  BatchFeed feed({}, {5}), small({}, {4});
   const Host host;
   const model::Batch batch = feed.put(host.batch());
-  EXPECT_FALSE(batch.dropout.enabled);
-  EXPECT_FALSE(batch.order.defined());
-  BatchFeed small({}, {4});
+  EXPECT_FALSE(batch.dropout.enabled || batch.order.defined());
   EXPECT_THROW(small.put(host.batch()), ShapeError);
 }
 

@@ -14,18 +14,17 @@ namespace {
 using namespace testing_support;
 using kernels::TuningTable;
 
-const TuningMachine kMachine = tuning_machine("NVIDIA H200", {13000, 13000, 130002, 91900});
+const kernels::CudaVersions kVersions = {13000, 13000, 130002, 91900};
+const TuningMachine kMachine = tuning_machine("NVIDIA H200", kVersions),
+                    kA100 = tuning_machine("NVIDIA A100", kVersions);
 const TuningTable kTable = {{"attention bf16 heads28", {"cudnn", 1.25, 2.5, 2}},
                             {"gemm \"odd\" name", {"0123abcd", 1.0 / 3, 0.4, 12}}};
 
-TEST(TuningStore, TextHoldsTheTable) {
-  EXPECT_EQ(parse_tuning(tuning_text(kMachine, kTable), kMachine, "test"), kTable);
-  EXPECT_EQ(parse_tuning("", kMachine, "test"), TuningTable());
-}
-
-TEST(TuningStore, TextOfAnotherMachineOrOtherVersionsIsNotUsed) {
+TEST(TuningStore, TextHoldsTheTableForItsMachineAndVersions) {
   const std::string text = tuning_text(kMachine, kTable);
-  EXPECT_TRUE(parse_tuning(text, tuning_machine("NVIDIA A100", {13000, 13000, 130002, 91900}), "test").empty());
+  EXPECT_EQ(parse_tuning(text, kMachine, "test"), kTable);
+  EXPECT_TRUE(parse_tuning("", kMachine, "test").empty());
+  EXPECT_TRUE(parse_tuning(text, kA100, "test").empty());
   for (const kernels::CudaVersions& other : {kernels::CudaVersions{13010, 13000, 130002, 91900},
                                              {13000, 13010, 130002, 91900},
                                              {13000, 13000, 130003, 91900},
@@ -99,7 +98,7 @@ TEST(TuningCache, LiesInTheUsersCacheFolderUnderItsMachine) {
   EXPECT_EQ(file.parent_path(), "/x/lora-train");
   EXPECT_EQ(file.filename().string().find("tuning-NVIDIA-H200-"), 0u) << file;
   EXPECT_NE(tuning_cache_file(tuning_machine("NVIDIA H200", {})), file);
-  EXPECT_NE(tuning_cache_file(tuning_machine("NVIDIA A100", {13000, 13000, 130002, 91900})), file);
+  EXPECT_NE(tuning_cache_file(kA100), file);
   environment.set("XDG_CACHE_HOME", std::nullopt);
   EXPECT_EQ(tuning_cache_file(kMachine).parent_path(), "/home/me/.cache/lora-train");
 }

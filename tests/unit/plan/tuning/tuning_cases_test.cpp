@@ -1,17 +1,43 @@
-// The choice of a row pitch, on a CPU with a clock that the test makes up.
+// The rows of a loss chunk where nothing is measured, and a row pitch with a clock that the test makes up.
+#include "lora_train/plan/tuning/tuning_cases.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/model/loss_head.h"
 #include "lora_train/plan/tuning/layer_runs.h"
 #include "lora_train/plan/tuning/tuning.h"
-#include "lora_train/plan/tuning/tuning_cases.h"
 
 namespace lora_train::plan {
 namespace {
 
 using model::RowPitch;
+
+constexpr std::int64_t kVocabulary = 152064, kHidden = 3584, kRowBytes = 2 * kVocabulary;  // Qwen2.5-7B in bf16
+constexpr std::int64_t kDefault = model::LossHeadOptions{}.chunk_bytes / kRowBytes;
+
+std::int64_t rows_for(std::int64_t supervised, std::int64_t spare_bytes) {
+  const at::Tensor head = at::empty({kVocabulary, kHidden}, at::device(at::kMeta).dtype(at::kBFloat16));
+  return loss_chunk_by_count(head, supervised, spare_bytes, 132) / kRowBytes;
+}
+
+TEST(LossChunkByCount, TakesManyRowsWhereMemoryAllows) {
+  constexpr std::int64_t kMore = kRowBytes + 4 * 2 * kHidden;  // per row: logits, and four rows of hidden states
+  EXPECT_EQ(rows_for(16384, std::int64_t{8} << 30), 8192);
+  EXPECT_EQ(rows_for(16384, (8192 - kDefault) * kMore), 8192);
+  EXPECT_EQ(rows_for(16384, (8192 - kDefault) * kMore - 1), 4096);
+  EXPECT_EQ(rows_for(16384, 0), kDefault);
+}
+
+TEST(LossChunkByCount, CountsThePaddingOfTheLastChunk) {
+  EXPECT_EQ(rows_for(8192, std::int64_t{8} << 30), 8192);
+  const std::int64_t rows = rows_for(4600, std::int64_t{8} << 30);  // 8192 rows would be half empty
+  EXPECT_LT(rows, 4096);
+  EXPECT_LT((4600 + rows - 1) / rows * rows, 6144);
+  EXPECT_LE(rows_for(100, std::int64_t{8} << 30), kDefault);
+}
 
 const TuningMachine kAnyGpu = tuning_machine("NVIDIA H200", {13000, 13000, 130002, 91900});
 
