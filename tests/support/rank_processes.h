@@ -1,6 +1,7 @@
 // Ranks as processes: forked, because loading LibTorch takes longer than what most of them do.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,6 +63,11 @@ inline std::vector<RankResult> run_ranks(int num_ranks, const std::function<std:
     results.push_back(std::move(result));
   }
   return results;
+}
+
+/// That every rank said `text`.
+inline void expect_all(const std::vector<RankResult>& results, const std::string& text) {
+  for (const RankResult& result : results) EXPECT_TRUE(result.text == text) << result.text.substr(0, 300);
 }
 
 }  // namespace lora_train::testing_support

@@ -12,11 +12,13 @@
 #include "support/environment.h"
 #include "support/rank_processes.h"
 #include "support/run_command.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {
 namespace {
 
+using testing_support::expect_all;
 using testing_support::RankResult;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
@@ -34,12 +36,15 @@ launch::World world_of(int rank, int size, const std::filesystem::path& folder, 
 
 std::vector<RankResult> run_connected(int size, const std::function<std::string(Communicator&)>& body) {
   const TemporaryFolder folder;
-  auto results = run_ranks(size, [&](int rank) {
-    const auto ranks = connect(world_of(rank, size, folder.path()), {});
-    return body(*ranks);
-  });
+  auto results = run_ranks(size, [&](int rank) { return body(*connect(world_of(rank, size, folder.path()), {})); });
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // the published address is gone
   return results;
+}
+
+template <typename Number>
+at::Tensor tensor_of(std::vector<Number>& numbers) {
+  return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())},
+                       c10::CppTypeToScalarType<Number>::value);
 }
 
 std::vector<float> gradients_of(int rank) {
@@ -52,24 +57,21 @@ std::vector<float> gradients_of(int rank) {
 class CommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommunicatorTest, SumsAreTheSameBitsOnAllRanks) {
+  constexpr std::size_t kScalarBytes = 3 * sizeof(double);
   const auto results = run_connected(GetParam(), [](Communicator& ranks) {
     std::vector<float> gradients = gradients_of(ranks.rank());
     std::vector<double> scalars = {1.0, 1e15 + ranks.rank(), 0.5 * ranks.rank()};
-    const at::Tensor tensors[] = {
-        at::from_blob(gradients.data(), {static_cast<std::int64_t>(gradients.size())}, at::kFloat),
-        at::from_blob(scalars.data(), {3}, at::kDouble)};
-    ranks.all_reduce(tensors);
-    std::string bytes(gradients.size() * sizeof(float) + 3 * sizeof(double), '\0');
-    std::memcpy(bytes.data(), scalars.data(), 3 * sizeof(double));
-    std::memcpy(bytes.data() + 3 * sizeof(double), gradients.data(), gradients.size() * sizeof(float));
-    return bytes;
+    ranks.all_reduce(std::array{tensor_of(gradients), tensor_of(scalars)});
+    return std::string(reinterpret_cast<const char*>(scalars.data()), kScalarBytes) +
+           std::string(reinterpret_cast<const char*>(gradients.data()), gradients.size() * sizeof(float));
   });
   double sums[3];
   std::vector<float> gradients(gradients_of(0).size());
-  ASSERT_EQ(results[0].text.size(), sizeof sums + gradients.size() * sizeof(float)) << results[0].text.substr(0, 300);
-  for (const RankResult& result : results) EXPECT_TRUE(result.text == results[0].text);
-  std::memcpy(sums, results[0].text.data(), sizeof sums);
-  std::memcpy(gradients.data(), results[0].text.data() + sizeof sums, gradients.size() * sizeof(float));
+  const std::string& bytes = results[0].text;
+  ASSERT_EQ(bytes.size(), kScalarBytes + gradients.size() * sizeof(float)) << bytes.substr(0, 300);
+  expect_all(results, bytes);
+  std::memcpy(sums, bytes.data(), kScalarBytes);
+  std::memcpy(gradients.data(), bytes.data() + kScalarBytes, gradients.size() * sizeof(float));
   const int size = GetParam(), sum_of_ranks = size * (size - 1) / 2;
   EXPECT_EQ(sums[0], size);
   EXPECT_EQ(sums[1], 1e15 * size + sum_of_ranks);
@@ -89,7 +91,7 @@ TEST_P(CommunicatorTest, AllRanksReceiveTheBytesOfRank0) {
     const std::string first = ranks.broadcast(ranks.rank() == 0 ? sent : "not looked at");
     return first + "|" + ranks.broadcast("");
   });
-  for (const RankResult& result : results) EXPECT_TRUE(result.text == sent + "|") << result.text.substr(0, 300);
+  expect_all(results, sent + "|");
 }
 
 TEST_P(CommunicatorTest, AllRanksReceiveTheTextsOfAllInOrder) {
@@ -97,19 +99,17 @@ TEST_P(CommunicatorTest, AllRanksReceiveTheTextsOfAllInOrder) {
     return join(ranks.all_gather(std::string(static_cast<std::size_t>(3 * ranks.rank()), 'x')), "|") + " " +
            join(ranks.all_gather(""), "|");
   });
-  const std::string expected = GetParam() == 2 ? "|xxx |" : "|xxx|xxxxxx|xxxxxxxxx |||";
-  for (const RankResult& result : results) EXPECT_EQ(result.text, expected);
+  expect_all(results, GetParam() == 2 ? "|xxx |" : "|xxx|xxxxxx|xxxxxxxxx |||");
 }
 
 TEST_P(CommunicatorTest, AllRanksReceiveTheTensorsOfRank0) {
   const auto results = run_connected(GetParam(), [](Communicator& ranks) {
     std::vector<float> values(1000, static_cast<float>(ranks.rank()));
     std::vector<std::int64_t> counts(3, ranks.rank() + 7);
-    ranks.broadcast(
-        std::array{at::from_blob(values.data(), {1000}, at::kFloat), at::from_blob(counts.data(), {3}, at::kLong)});
+    ranks.broadcast(std::array{tensor_of(values), tensor_of(counts)});
     return std::to_string(values[999]) + " " + std::to_string(counts[2]);
   });
-  for (const RankResult& result : results) EXPECT_EQ(result.text, std::to_string(0.0F) + " 7");
+  expect_all(results, std::to_string(0.0F) + " 7");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest, ::testing::Values(2, 4));
@@ -130,10 +130,7 @@ TEST(Communicator, TwoJobsOnOneHostNeverMeet) {
     const auto ranks = connect(world_of(process % 2, 2, {}, job), {});
     return join(ranks->all_gather(job + std::to_string(process)));
   });
-  EXPECT_EQ(results[0].text, "a0, a1");
-  EXPECT_EQ(results[1].text, "a0, a1");
-  EXPECT_EQ(results[2].text, "b2, b3");
-  EXPECT_EQ(results[3].text, "b2, b3");
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(results[i].text, i < 2 ? "a0, a1" : "b2, b3");
 }
 
 TEST(Communicator, NodesMeetInTheSharedFolder) {
@@ -149,19 +146,18 @@ TEST(Communicator, NodesMeetInTheSharedFolder) {
     world.local_size = 1;
     return join(connect(world, {.shared_folder = folder.path()})->all_gather("node" + std::to_string(rank)));
   });
-  for (const RankResult& result : results) EXPECT_EQ(result.text, "node0, node1");
+  expect_all(results, "node0, node1");
 }
 
 TEST(Communicator, ARankThatDoesNotArriveIsAnError) {
   const TemporaryFolder folder;
   const ConnectOptions options{.connect_timeout = std::chrono::milliseconds(1)};
   const auto text_of = [&](int rank) {
-    return run_ranks(1, [&](int) { return connect(world_of(rank, 2, folder.path()), options) ? "connected" : ""; })[0]
-        .text;
+    const auto body = [&](int) { return connect(world_of(rank, 2, folder.path()), options) ? "connected" : ""; };
+    return run_ranks(1, body)[0].text;
   };
-  EXPECT_TRUE(text_of(1).starts_with("rank 1 of 2 (Open MPI): rank 0 did not write " + folder.path().string()))
-      << text_of(1);
-  EXPECT_TRUE(text_of(0).starts_with("rank 0 of 2 (Open MPI): rank 1 did not arrive within")) << text_of(0);
+  EXPECT_SAYS(text_of(1), "rank 1 of 2 (Open MPI): rank 0 did not write " + folder.path().string());
+  EXPECT_SAYS(text_of(0), "rank 0 of 2 (Open MPI): rank 1 did not arrive within");
 }
 
 TEST(Communicator, TakesThreeFunctionsFromTheLibrary) {

@@ -8,16 +8,17 @@
 #include <csignal>
 #include <thread>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/ranks/connect.h"
 #include "support/rank_processes.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {
 namespace {
 
+using testing_support::expect_all;
 using testing_support::RankResult;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
@@ -44,6 +45,20 @@ std::vector<RankResult> run(const std::function<std::string(Communicator&)>& bod
       return error.kind + ": " + error.text() + (is_first ? " (first)" : "");
     }
   });
+}
+
+std::vector<RankResult> run_with_little_patience(const std::function<std::string(Communicator&)>& body) {
+  return run(body, {.same_host = std::chrono::milliseconds(800)});
+}
+
+/// That all others name the rank that is lost.
+void expect_named(const std::vector<RankResult>& results, int lost, const std::string& what = "") {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::string& text = results[static_cast<std::size_t>(rank)].text;
+    if (rank == lost) continue;
+    EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(lost) + " of 3: ")) << text;
+    EXPECT_SAYS(text, what);
+  }
 }
 
 std::int64_t num_steps = 0;  // of this process
@@ -74,39 +89,35 @@ std::string train_until_stopped(Communicator& ranks, int signalled, std::int64_t
 
 TEST(Control, AStopOfOneRankStopsAllAfterTheSameStep) {
   for (int signalled = 0; signalled < kRanks; ++signalled) {
-    for (const RankResult& result :
-         run([&](Communicator& ranks) { return train_until_stopped(ranks, signalled, 20); })) {
-      EXPECT_EQ(result.text, "SIGTERM at the same step, 75") << signalled;
-    }
+    expect_all(run([&](Communicator& ranks) { return train_until_stopped(ranks, signalled, 20); }),
+               "SIGTERM at the same step, 75");
   }
 }
 
 TEST(Control, AStopReachesRanksThatWaitForAnother) {
   // Rank 0 computes something long; the others have entered the collective, so rank 0 enters it as well before it stops.
-  for (const RankResult& result : run([](Communicator& ranks) {
-         ranks.begin_steps();
-         step(ranks);
-         if (ranks.rank() == 1) std::raise(SIGTERM);
-         if (ranks.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-         return train_until_stopped(ranks, -1, 1);
-       })) {
-    EXPECT_EQ(result.text, "SIGTERM at the same step, 75");
-  }
+  const auto results = run([](Communicator& ranks) {
+    ranks.begin_steps();
+    step(ranks);
+    if (ranks.rank() == 1) std::raise(SIGTERM);
+    if (ranks.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return train_until_stopped(ranks, -1, 1);
+  });
+  expect_all(results, "SIGTERM at the same step, 75");
 }
 
 TEST(Control, AStopBeforeTheFirstStepEndsAllAtOnce) {
-  for (const RankResult& result : run([](Communicator& ranks) -> std::string {
-         ranks.all_gather("");
-         try {
-           if (ranks.rank() != 2) ranks.all_gather("waits for rank 2, which will not come");
-           std::raise(SIGUSR1);
-           while (true) throw_if_stop_requested();
-         } catch (const StopError& error) {
-           return error.where() + " " + std::to_string(ranks.leave(75));
-         }
-       })) {
-    EXPECT_EQ(result.text, "SIGUSR1 75");
-  }
+  const auto results = run([](Communicator& ranks) -> std::string {
+    ranks.all_gather("");
+    try {
+      if (ranks.rank() != 2) ranks.all_gather("waits for rank 2, which will not come");
+      std::raise(SIGUSR1);
+      while (true) throw_if_stop_requested();
+    } catch (const StopError& error) {
+      return error.where() + " " + std::to_string(ranks.leave(75));
+    }
+  });
+  expect_all(results, "SIGUSR1 75");
 }
 
 TEST(Control, SurvivorsNameTheRankThatDied) {
@@ -117,13 +128,8 @@ TEST(Control, SurvivorsNameTheRankThatDied) {
       if (ranks.rank() == killed) std::raise(SIGKILL);
       while (true) step(ranks);
     });
-    for (int rank = 0; rank < kRanks; ++rank) {
-      const std::string& text = results[static_cast<std::size_t>(rank)].text;
-      if (rank == killed) continue;
-      EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(killed) + " of 3: process ") &&
-                  text.find(" has ended without a word") != std::string::npos)
-          << killed << " " << text;
-    }
+    expect_named(results, killed, " of 3: process ");
+    expect_named(results, killed, " has ended without a word");
   }
 }
 
@@ -133,9 +139,7 @@ TEST(Control, ADeathIsSeenByARankThatOnlyComputes) {
     if (ranks.rank() == 1) std::raise(SIGKILL);
     while (true) throw_if_stop_requested();
   });
-  for (const int rank : {0, 2}) {
-    EXPECT_TRUE(results[static_cast<std::size_t>(rank)].text.starts_with("device: rank 1 of 3: "));
-  }
+  expect_named(results, 1);
 }
 
 /// Then the process is killed, for the test to end.
@@ -150,42 +154,26 @@ void stop_for_2500_ms() {
 }
 
 TEST(Control, ARankThatHasStoppedAnsweringIsNamed) {
-  const Patience patience{.same_host = std::chrono::milliseconds(800)};
   for (const int stopped : {0, 2}) {
-    const auto results = run(
-        [&](Communicator& ranks) -> std::string {
-          ranks.begin_steps();
-          if (ranks.rank() == stopped) stop_for_2500_ms();
-          while (true) step(ranks);
-        },
-        patience);
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank == stopped) continue;
-      const std::string& text = results[static_cast<std::size_t>(rank)].text;
-      EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(stopped) + " of 3: ") &&
-                  text.find("has stopped answering") != std::string::npos)
-          << stopped << " " << text;
-    }
+    const auto results = run_with_little_patience([&](Communicator& ranks) -> std::string {
+      ranks.begin_steps();
+      if (ranks.rank() == stopped) stop_for_2500_ms();
+      while (true) step(ranks);
+    });
+    expect_named(results, stopped, "has stopped answering");
   }
 }
 
 TEST(Control, ARankThatStopsAnsweringAtTheEndIsNamed) {
-  const Patience patience{.same_host = std::chrono::milliseconds(800)};
   for (const int stopped : {0, 2}) {
     const auto start = std::chrono::steady_clock::now();
-    const auto results = run(
-        [&](Communicator& ranks) -> std::string {
-          ranks.all_gather("");  // all have connected
-          if (ranks.rank() == stopped) stop_for_2500_ms();
-          return std::to_string(ranks.leave(0));
-        },
-        patience);
+    const auto results = run_with_little_patience([&](Communicator& ranks) {
+      ranks.all_gather("");  // all have connected
+      if (ranks.rank() == stopped) stop_for_2500_ms();
+      return std::to_string(ranks.leave(0));
+    });
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank == stopped) continue;
-      const std::string& text = results[static_cast<std::size_t>(rank)].text;
-      EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(stopped) + " of 3: ")) << stopped << " " << text;
-    }
+    expect_named(results, stopped);
   }
 }
 
@@ -205,12 +193,11 @@ TEST(Control, TheFirstErrorOfAnyRankIsThatOfAll) {
 }
 
 TEST(Control, AllLeaveWithTheExitCodeOfRank0OnceAllHaveArrived) {
-  for (const RankResult& result : run([](Communicator& ranks) {
-         if (ranks.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // commits the result
-         return std::to_string(ranks.leave(ranks.rank() == 0 ? 75 : 0));
-       })) {
-    EXPECT_EQ(result.text, "75");
-  }
+  const auto results = run([](Communicator& ranks) {
+    if (ranks.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // commits the result
+    return std::to_string(ranks.leave(ranks.rank() == 0 ? 75 : 0));
+  });
+  expect_all(results, "75");
 }
 
 }  // namespace

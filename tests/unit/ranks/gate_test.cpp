@@ -35,9 +35,11 @@ TEST_F(GateTest, StopsAfterTheLastCollectiveThatAnyRankHasEntered) {
 
 TEST_F(GateTest, StopsAtOnceWhereNoRankIsFurther) {
   gate_.pass();
-  gate_.close();
+  EXPECT_FALSE(gate_.close().in_steps);
   gate_.stop_after(1, "max_time");
   EXPECT_EQ(stop_reason(), "max_time");
+  gate_.begin_steps();
+  EXPECT_TRUE(gate_.close().in_steps);
 }
 
 TEST_F(GateTest, NothingPassesAClosedGateUntilTheRanksHaveAgreed) {
@@ -63,12 +65,6 @@ TEST_F(GateTest, AFailureEndsWhatWaitsAndTakesThePlaceOfAStop) {
   EXPECT_THROW(gate_.rethrow_failure(milliseconds(0)), DeviceError);
   interrupt(std::make_exception_ptr(StopError("SIGINT", "too late")));
   EXPECT_THROW(throw_if_stop_requested(), DeviceError);
-}
-
-TEST_F(GateTest, SaysWhetherTheStepsHaveBegun) {
-  EXPECT_FALSE(gate_.close().in_steps);
-  gate_.begin_steps();
-  EXPECT_TRUE(gate_.close().in_steps);
 }
 
 }  // namespace

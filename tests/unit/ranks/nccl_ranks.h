@@ -11,14 +11,15 @@
 #include <cstring>
 #include <thread>
 
-#include "lora_train/base/error.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "support/environment.h"
 #include "support/rank_processes.h"
+#include "support/says.h"
 #include "transport.h"
 
 namespace lora_train::ranks::nccl_test {
 
+using testing_support::expect_all;
 using testing_support::RankResult;
 using testing_support::run_ranks;
 using testing_support::ScopedEnvironment;
@@ -57,6 +58,16 @@ inline long num_calls(const char* name) {
   return count(name);
 }
 
+/// Kind and what() of the error that `body` throws.
+inline std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.kind() + std::string(": ") + error.what();
+  }
+  return "no error";
+}
+
 /// A rank of a test.
 struct Rank {
   int rank = 0;
@@ -68,6 +79,16 @@ struct Rank {
     const at::Tensor zeros = at::zeros({size}, kOnGpu);
     transport.all_reduce(std::array{zeros});
     return zeros;
+  }
+  /// What the error of a sum says.
+  std::string error_of_reduce(std::int64_t size = 10) const {
+    return error_of([&] { reduce_zeros(size); });
+  }
+  /// The same, after which the rank has aborted.
+  std::string last_error_of_reduce() const {
+    std::string error = error_of_reduce();
+    transport.abort();
+    return error;
   }
   /// In a thread, as a control thread does.
   std::thread abort_once(const std::function<bool()>& is_time) const {

@@ -15,16 +15,6 @@
 namespace lora_train::ranks::nccl_test {
 namespace {
 
-/// what() of the error that `body` throws.
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.kind() + std::string(": ") + error.what();
-  }
-  return "no error";
-}
-
 std::string bytes_of(const at::Tensor& tensor) {
   const at::Tensor on_host = tensor.cpu();
   return {static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()};
@@ -57,7 +47,7 @@ TEST_F(NcclTransport, SumsAreTheSameBitsOnAllRanks) {
     const std::string& text = results[0].text;
     ASSERT_EQ(text.size(), 24 + expected.size() * 4 + 7) << text.substr(0, 300);
     EXPECT_EQ(text.substr(text.size() - 7), "2600020");
-    for (const RankResult& result : results) EXPECT_TRUE(result.text == text);
+    expect_all(results, text);
     double scalar = 0;
     std::memcpy(&scalar, text.data(), sizeof scalar);
     EXPECT_EQ(scalar, size * (1e15 * size + size * (size - 1) / 2));
@@ -77,7 +67,7 @@ TEST_F(NcclTransport, AllRanksReceiveTheTensorsOfRank0) {
     return bytes_of(numbers) + bytes_of(halves);
   });
   const std::string expected = bytes_of(at::full({5}, 7, at::kLong)) + bytes_of(at::full({3}, 0.5, at::kBFloat16));
-  for (const RankResult& result : results) EXPECT_TRUE(result.text == expected) << result.text;
+  expect_all(results, expected);
 }
 
 TEST_F(NcclTransport, TensorsInHostMemoryAndTextsGoToTheHost) {
@@ -123,12 +113,9 @@ TEST_F(NcclTransport, IsRefusedInsideACapture) {
 }
 
 TEST_F(NcclTransport, RanksThatReduceDifferentTensorsAreNamed) {
-  const auto results = run(2, [](const Rank& rank) { return error_of([&] { rank.reduce_zeros(10 + rank.rank); }); });
-  for (const RankResult& result : results) {
-    EXPECT_NE(result.text.find(
-                  "call 1: rank 0 has all_reduce of 10 fp32, rank 1 has all_reduce of 11 fp32). NCCL_DEBUG=INFO"),
-              std::string::npos)
-        << result.text;
+  for (const RankResult& result : run(2, [](const Rank& rank) { return rank.error_of_reduce(10 + rank.rank); })) {
+    EXPECT_SAYS(result.text,
+                "call 1: rank 0 has all_reduce of 10 fp32, rank 1 has all_reduce of 11 fp32). NCCL_DEBUG=INFO");
   }
 }
 
@@ -136,10 +123,9 @@ TEST_F(NcclTransport, OnlyContiguousNumbersAreReduced) {
   const auto results = run(2, [](const Rank& rank) {
     const auto reduce = [&](const at::Tensor& tensor) { rank.transport.all_reduce(std::array{tensor}); };
     const at::Tensor values = at::zeros({4, 4}, kOnGpu);
+    const auto reduce_with_host = [&] { rank.transport.all_reduce(std::array{values, at::zeros({4})}); };
     return error_of([&] { reduce(values.t()); }) + "\n" + error_of([&] { reduce(values.to(at::kLong)); }) + "\n" +
-           error_of([&] {
-             rank.transport.all_reduce(std::array{values, at::zeros({4})});
-           });
+           error_of(reduce_with_host);
   });
   EXPECT_EQ(
       results[0].text,
@@ -147,52 +133,49 @@ TEST_F(NcclTransport, OnlyContiguousNumbersAreReduced) {
       "internal: all-reduce: expected contiguous CUDA tensors");
 }
 
+constexpr const char* kAborted = "device: rank 0 of 2: NCCL: aborted, because a rank has failed or ended";
+
 TEST_F(NcclTransport, AbortEndsWhatWaitsForARankThatHangs) {
   // The first collective waits for all ranks; later ones are waited for by what comes after them in the stream.
-  EXPECT_EQ(of_rank_0("hang:1:1",
-                      [](const Rank& rank) {
-                        std::thread aborting = rank.abort_once([] { return num_calls("all_reduce") == 1; });
-                        const std::string error = error_of([&] { rank.reduce_zeros(); });
-                        aborting.join();
-                        return error + "\n" + error_of([&] { rank.reduce_zeros(); });
-                      }),
-            "device: rank 0 of 2: NCCL: aborted, because a rank has failed or ended\n"
-            "device: rank 0 of 2: NCCL: aborted, because a rank has failed or ended");
-  EXPECT_EQ(of_rank_0("hang:2:1",
-                      [](const Rank& rank) {
-                        rank.reduce_zeros().cpu();
-                        std::atomic<bool> is_enqueued = false;
-                        std::thread aborting = rank.abort_once([&] { return is_enqueued.load(); });
-                        const at::Tensor sums = rank.reduce_zeros();
-                        is_enqueued = true;
-                        sums.cpu();
-                        aborting.join();
-                        return error_of([&] { rank.reduce_zeros(); }) + std::to_string(num_calls("abort"));
-                      }),
-            "device: rank 0 of 2: NCCL: aborted, because a rank has failed or ended1");
+  const auto abort_the_first = [](const Rank& rank) {
+    std::thread aborting = rank.abort_once([] { return num_calls("all_reduce") == 1; });
+    const std::string error = rank.error_of_reduce();
+    aborting.join();
+    return error + "\n" + rank.error_of_reduce();
+  };
+  const auto abort_the_second = [](const Rank& rank) {
+    rank.reduce_zeros().cpu();
+    std::atomic<bool> is_enqueued = false;
+    std::thread aborting = rank.abort_once([&] { return is_enqueued.load(); });
+    const at::Tensor sums = rank.reduce_zeros();
+    is_enqueued = true;
+    sums.cpu();
+    aborting.join();
+    return rank.error_of_reduce() + std::to_string(num_calls("abort"));
+  };
+  EXPECT_EQ(of_rank_0("hang:1:1", abort_the_first), std::string(kAborted) + "\n" + kAborted);
+  EXPECT_EQ(of_rank_0("hang:2:1", abort_the_second), kAborted + std::string("1"));
 }
 
 const at::Tensor* flag_to_see = nullptr;
 double seen_flag = -1;
 
 TEST_F(NcclTransport, AbortSetsTheFlagBeforeItEndsAnything) {
-  EXPECT_EQ(of_rank_0("hang:2:1",
-                      [](const Rank& rank) {
-                        const at::Tensor scalars = at::zeros({3}, kOnGpu.dtype(at::kDouble)), flag = scalars[1];
-                        rank.transport.set_abort_flag(flag);
-                        flag_to_see = &flag;
-                        *static_cast<void (**)()>(::dlsym(RTLD_DEFAULT, "stand_in_nccl_at_abort")) = [] {
-                          seen_flag = *flag_to_see->const_data_ptr<double>();
-                        };
-                        rank.reduce_zeros();
-                        rank.reduce_zeros();
-                        rank.transport.abort();
-                        const at::Tensor now = scalars.cpu();
-                        const double* const values = now.const_data_ptr<double>();
-                        return std::to_string(seen_flag) + " " + std::to_string(values[0]) + " " +
-                               std::to_string(values[2]);
-                      }),
-            "1.000000 0.000000 0.000000");
+  const auto abort = [](const Rank& rank) {
+    const at::Tensor scalars = at::zeros({3}, kOnGpu.dtype(at::kDouble)), flag = scalars[1];
+    rank.transport.set_abort_flag(flag);
+    flag_to_see = &flag;
+    *static_cast<void (**)()>(::dlsym(RTLD_DEFAULT, "stand_in_nccl_at_abort")) = [] {
+      seen_flag = *flag_to_see->const_data_ptr<double>();
+    };
+    rank.reduce_zeros();
+    rank.reduce_zeros();
+    rank.transport.abort();
+    const at::Tensor now = scalars.cpu();
+    const double* const values = now.const_data_ptr<double>();
+    return std::to_string(seen_flag) + " " + std::to_string(values[0]) + " " + std::to_string(values[2]);
+  };
+  EXPECT_EQ(of_rank_0("hang:2:1", abort), "1.000000 0.000000 0.000000");
 }
 
 TEST_F(NcclTransport, EndsOnceAllRanksHaveFinalized) {
@@ -201,87 +184,67 @@ TEST_F(NcclTransport, EndsOnceAllRanksHaveFinalized) {
     rank.transport.end();
     std::string text = rank.transport.asynchronous_error();
     for (const char* call : {"finalize", "destroy", "abort"}) text += std::to_string(num_calls(call));
-    return text + error_of([&] { rank.reduce_zeros(); }).substr(0, 35);
+    return text + rank.error_of_reduce().substr(0, 35);
   });
   EXPECT_EQ(results[1].text, "110device: rank 1 of 2: NCCL: aborted,");
 }
 
 TEST_F(NcclTransport, AnAsynchronousErrorIsSeenFromAnotherThread) {
-  EXPECT_EQ(of_rank_0("error:2:0",
-                      [](const Rank& rank) {
-                        rank.reduce_zeros().cpu();
-                        std::string seen = rank.transport.asynchronous_error() + "|";
-                        const at::Tensor sums = rank.reduce_zeros();
-                        std::thread watching([&] {
-                          while (rank.transport.asynchronous_error().empty()) std::this_thread::yield();
-                          seen += rank.transport.asynchronous_error() + "|";
-                          rank.transport.abort();
-                        });
-                        sums.cpu();
-                        watching.join();
-                        return seen + rank.transport.asynchronous_error() + error_of([&] { rank.reduce_zeros(); });
-                      }),
-            "|remote error: asked for by STAND_IN_NCCL_FAULT|device: rank 0 of 2: NCCL: aborted, because a rank has "
-            "failed or ended");
+  const auto watch = [](const Rank& rank) {
+    rank.reduce_zeros().cpu();
+    std::string seen = rank.transport.asynchronous_error() + "|";
+    const at::Tensor sums = rank.reduce_zeros();
+    std::thread watching([&] {
+      while (rank.transport.asynchronous_error().empty()) std::this_thread::yield();
+      seen += rank.transport.asynchronous_error() + "|";
+      rank.transport.abort();
+    });
+    sums.cpu();
+    watching.join();
+    return seen + rank.transport.asynchronous_error() + rank.error_of_reduce();
+  };
+  EXPECT_EQ(of_rank_0("error:2:0", watch), std::string("|remote error: asked for by STAND_IN_NCCL_FAULT|") + kAborted);
 }
 
 TEST_F(NcclTransport, AnAsynchronousErrorIsThrownByTheNextCall) {
-  EXPECT_EQ(of_rank_0("error:2:0",
-                      [](const Rank& rank) {
-                        rank.reduce_zeros().cpu();
-                        const at::Tensor values = rank.reduce_zeros();
-                        while (rank.transport.asynchronous_error().empty()) std::this_thread::yield();
-                        const std::string error = error_of([&] { rank.transport.all_reduce(std::array{values}); });
-                        rank.transport.abort();
-                        return error.substr(0, 58);
-                      }),
-            "device: rank 0 of 2: NCCL: all-reduce failed: remote error");
+  const auto call_again = [](const Rank& rank) {
+    rank.reduce_zeros().cpu();
+    const at::Tensor values = rank.reduce_zeros();
+    while (rank.transport.asynchronous_error().empty()) std::this_thread::yield();
+    const std::string error = error_of([&] { rank.transport.all_reduce(std::array{values}); });
+    rank.transport.abort();
+    return error;
+  };
+  EXPECT_SAYS(of_rank_0("error:2:0", call_again), "device: rank 0 of 2: NCCL: all-reduce failed: remote error");
 }
 
 TEST_F(NcclTransport, ACallThatIsRefusedNamesTheRankAndWhatToTry) {
-  EXPECT_EQ(of_rank_0("fail:2:0",
-                      [](const Rank& rank) {
-                        rank.reduce_zeros();
-                        const std::string error = error_of([&] { rank.reduce_zeros(); });
-                        rank.transport.abort();
-                        return error;
-                      }),
+  const auto call = [](const Rank& rank) {
+    rank.reduce_zeros();
+    return rank.last_error_of_reduce();
+  };
+  EXPECT_EQ(of_rank_0("fail:2:0", call),
             "device: rank 0 of 2: NCCL: all-reduce failed: stand-in's error (asked for by STAND_IN_NCCL_FAULT). "
-            "NCCL_DEBUG=INFO "
-            "shows why; with NCCL_P2P_DISABLE=1, GPUs do not access each other's memory directly.");
+            "NCCL_DEBUG=INFO shows why; with NCCL_P2P_DISABLE=1, GPUs do not access each other's memory directly.");
 }
 
-TEST_F(NcclTransport, ConnectingThatFailsNamesTheRank) {
-  const std::string error = of_rank_0("fail:0:0", [](const Rank& rank) {
-    const std::string text = error_of([&] { rank.reduce_zeros(); });
-    rank.transport.abort();
-    return text;
-  });
-  EXPECT_TRUE(error.starts_with("device: rank 0 of 2: NCCL: connecting the GPUs failed: system error (asked for"))
-      << error;
-}
-
-TEST_F(NcclTransport, AbortEndsConnecting) {
-  EXPECT_EQ(of_rank_0("hang:0:1",
-                      [](const Rank& rank) {
-                        std::thread aborting = rank.abort_once([] { return num_calls("connect") == 1; });
-                        const std::string error = error_of([&] { rank.reduce_zeros(); });
-                        aborting.join();
-                        return error;
-                      }),
+TEST_F(NcclTransport, ConnectingEndsWithAFailureAnAbortOrAStop) {
+  EXPECT_SAYS(of_rank_0("fail:0:0", [](const Rank& rank) { return rank.last_error_of_reduce(); }),
+              "device: rank 0 of 2: NCCL: connecting the GPUs failed: system error (asked for");
+  const auto abort = [](const Rank& rank) {
+    std::thread aborting = rank.abort_once([] { return num_calls("connect") == 1; });
+    const std::string error = rank.error_of_reduce();
+    aborting.join();
+    return error;
+  };
+  EXPECT_EQ(of_rank_0("hang:0:1", abort),
             "device: rank 0 of 2: aborted while connecting the GPUs because a rank has failed or ended");
-}
-
-TEST_F(NcclTransport, AStopRequestEndsConnecting) {
-  EXPECT_EQ(of_rank_0("hang:0:1",
-                      [](const Rank& rank) {
-                        const StopRequests requests;
-                        std::raise(SIGTERM);
-                        const std::string error = error_of([&] { rank.reduce_zeros(); });
-                        rank.transport.abort();
-                        return error.substr(0, 16);
-                      }),
-            "stopped: SIGTERM");
+  const auto stop = [](const Rank& rank) {
+    const StopRequests requests;
+    std::raise(SIGTERM);
+    return rank.last_error_of_reduce();
+  };
+  EXPECT_SAYS(of_rank_0("hang:0:1", stop), "stopped: SIGTERM");
 }
 
 TEST_F(NcclTransport, DeterministicRunsFixTheAlgorithmUnlessTheEnvironmentDoes) {
@@ -289,15 +252,12 @@ TEST_F(NcclTransport, DeterministicRunsFixTheAlgorithmUnlessTheEnvironmentDoes) 
   environment.set("NCCL_ALGO", {});
   environment.set("NCCL_PROTO", "LL128");
   for (const bool deterministic : {false, true}) {
-    const auto results = run(
-        2,
-        [](const Rank& rank) {
-          rank.reduce_zeros();
-          const char* const algorithm = std::getenv("NCCL_ALGO");
-          return std::string(algorithm != nullptr ? algorithm : "none") + " " + std::getenv("NCCL_PROTO");
-        },
-        deterministic);
-    for (const RankResult& result : results) EXPECT_EQ(result.text, deterministic ? "Ring LL128" : "none LL128");
+    const auto settings = [](const Rank& rank) {
+      rank.reduce_zeros();
+      const char* const algorithm = std::getenv("NCCL_ALGO");
+      return std::string(algorithm != nullptr ? algorithm : "none") + " " + std::getenv("NCCL_PROTO");
+    };
+    expect_all(run(2, settings, deterministic), deterministic ? "Ring LL128" : "none LL128");
   }
 }
 

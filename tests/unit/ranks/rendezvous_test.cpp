@@ -8,22 +8,24 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "support/rank_processes.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {
 namespace {
 
 using std::chrono::minutes;
+using testing_support::refusal_of;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
 
-launch::World rank_of_two(int rank, launch::Launcher launcher) {
+launch::World rank_of_two(int rank, launch::Launcher launcher, const std::filesystem::path& job_folder = {}) {
   launch::World world;
+  world.job_folder = job_folder;
   world.launcher = launcher;
   world.rank = world.local_rank = rank;
   world.size = world.local_size = 2;
@@ -36,78 +38,67 @@ std::string in_a_process(const std::function<std::string()>& body) {
   return run_ranks(1, [&](int) { return body(); })[0].text;
 }
 
-TEST(Rendezvous, Rank0PublishesWhereItListens) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(in_a_process([&] {
-              launch::World first = rank_of_two(0, launch::Launcher::kNproc), second = rank_of_two(1, first.launcher);
-              first.job_folder = second.job_folder = folder.path();
-              const Rendezvous host = meet(first, {}, minutes(1)), client = meet(second, {}, minutes(1));
-              host.store->set("key", "value");
-              const std::string file = std::filesystem::directory_iterator(folder.path())->path().filename().string();
-              return client.store->get_to_str("key") + " " + file + " " + client.host +
-                     (client.published ? " published" : "");
-            }),
-            "value lora-train.job.address 127.0.0.1");
-}
-
-TEST(Rendezvous, TwoProcessesOfOneRankAreRefused) {
+TEST(Rendezvous, Rank0PublishesWhereItListensForOneProcessOfEachRank) {
   const TemporaryFolder folder;
   const std::string text = in_a_process([&] {
-    launch::World first = rank_of_two(0, launch::Launcher::kNproc), second = rank_of_two(1, first.launcher);
-    first.job_folder = second.job_folder = folder.path();
+    const launch::World first = rank_of_two(0, launch::Launcher::kNproc, folder.path()),
+                        second = rank_of_two(1, launch::Launcher::kNproc, folder.path());
     const Rendezvous host = meet(first, {}, minutes(1)), client = meet(second, {}, minutes(1));
-    meet(second, {}, minutes(1));
-    return std::string("met");
+    host.store->set("key", "value");
+    const std::string file = std::filesystem::directory_iterator(folder.path())->path().filename().string();
+    return client.store->get_to_str("key") + " " + file + " " + client.host + (client.published ? " published" : "") +
+           "|" + refusal_of([&] { meet(second, {}, minutes(1)); });
   });
-  EXPECT_TRUE(text.starts_with("rank 1 of 2 (--nproc): another process has this rank at 127.0.0.1, port ")) << text;
+  EXPECT_TRUE(
+      text.starts_with("value lora-train.job.address 127.0.0.1|rank 1 of 2 (--nproc): another process has this "
+                       "rank at 127.0.0.1, port "))
+      << text;
 }
 
 TEST(Rendezvous, AllRanksAreClientsOfTorchrunsAgent) {
-  EXPECT_EQ(in_a_process([] {
-              c10d::TCPStoreOptions options;
-              options.port = 0;
-              options.isServer = true;
-              options.waitWorkers = false;
-              c10d::TCPStore agent("127.0.0.1", options);
-              launch::World first = rank_of_two(0, launch::Launcher::kTorchrun),
-                            second = rank_of_two(1, first.launcher);
-              for (launch::World* world : {&first, &second}) {
-                world->has_agent_store = true;
-                world->master_address = "localhost";
-                world->master_port = agent.getPort();
-              }
-              const Rendezvous one = meet(first, {}, minutes(1)), other = meet(second, {}, minutes(1));
-              one.store->set("key", "value");
-              return other.store->get_to_str("key") + " " + agent.get_to_str("lora-train/job/key");
-            }),
-            "value value");
+  const std::string text = in_a_process([] {
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    options.waitWorkers = false;
+    c10d::TCPStore agent("127.0.0.1", options);
+    const auto meet_agent = [&](int rank) {
+      launch::World world = rank_of_two(rank, launch::Launcher::kTorchrun);
+      world.has_agent_store = true;
+      world.master_address = "localhost";
+      world.master_port = agent.getPort();
+      return meet(world, {}, minutes(1));
+    };
+    const Rendezvous one = meet_agent(0), other = meet_agent(1);
+    one.store->set("key", "value");
+    return other.store->get_to_str("key") + " " + agent.get_to_str("lora-train/job/key");
+  });
+  EXPECT_EQ(text, "value value");
 }
 
 /// Two of three ranks: the third never comes. What wait_for_all() of rank 0 throws while rank 1 does `body`.
 std::string while_the_other(const TemporaryFolder& folder,
                             const std::function<void(const launch::World&, const Rendezvous&)>& body) {
-  return run_ranks(2,
-                   [&](int rank) -> std::string {
-                     const StopRequests requests;
-                     set_log_level(LogLevel::kOff);
-                     launch::World world = rank_of_two(rank, launch::Launcher::kNproc);
-                     world.size = world.local_size = 3;
-                     world.job_folder = folder.path();
-                     const Rendezvous place = meet(world, {}, minutes(1));
-                     if (rank == 1) {
-                       body(world, place);
-                       return "";
-                     }
-                     try {
-                       wait_for_all(world, place, minutes(1));
-                     } catch (const StopError& stop) {
-                       return "stop: " + stop.where();
-                     } catch (const PeerError& error) {
-                       return error.what() + std::string(", ") + std::to_string(static_cast<int>(error.exit_code()));
-                     }
-                     return "met";
-                   })[0]
-      .text;
+  const auto of_rank = [&](int rank) -> std::string {
+    const StopRequests requests;
+    set_log_level(LogLevel::kOff);
+    launch::World world = rank_of_two(rank, launch::Launcher::kNproc, folder.path());
+    world.size = world.local_size = 3;
+    const Rendezvous place = meet(world, {}, minutes(1));
+    if (rank == 1) {
+      body(world, place);
+      return "";
+    }
+    try {
+      wait_for_all(world, place, minutes(1));
+    } catch (const StopError& stop) {
+      return "stop: " + stop.where();
+    } catch (const PeerError& error) {
+      return error.what() + std::string(", ") + std::to_string(static_cast<int>(error.exit_code()));
+    }
+    return "met";
+  };
+  return run_ranks(2, of_rank)[0].text;
 }
 
 TEST(Rendezvous, ARankThatEndsBeforeAllHaveMetIsNamed) {
@@ -119,24 +110,17 @@ TEST(Rendezvous, ARankThatEndsBeforeAllHaveMetIsNamed) {
 }
 
 TEST(Rendezvous, WhoIsAskedToStopTellsThoseWhoWait) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(while_the_other(folder,
-                            [](const launch::World& world, const Rendezvous& place) {
-                              set_max_time(0);
-                              EXPECT_THROW(wait_for_all(world, place, minutes(1)), StopError);
-                            }),
-            "stop: max_time");
-}
-
-TEST(Rendezvous, TheHostOfTheStoreStopsOnceTheOthersKnow) {
-  const TemporaryFolder folder;
-  std::string other;
-  EXPECT_EQ(while_the_other(folder,
-                            [](const launch::World& world, const Rendezvous& place) {
-                              place.store->set("fate", "SIGTERM");  // as rank 2 would
-                              EXPECT_THROW(wait_for_all(world, place, minutes(1)), StopError);
-                            }),
-            "stop: SIGTERM");
+  for (const bool is_told_by_rank_2 : {false, true}) {
+    const TemporaryFolder folder;
+    const auto stop = [&](const launch::World& world, const Rendezvous& place) {
+      if (is_told_by_rank_2)
+        place.store->set("fate", "SIGTERM");
+      else
+        set_max_time(0);
+      EXPECT_THROW(wait_for_all(world, place, minutes(1)), StopError);
+    };
+    EXPECT_EQ(while_the_other(folder, stop), is_told_by_rank_2 ? "stop: SIGTERM" : "stop: max_time");
+  }
 }
 
 TEST(Rendezvous, WhatNprocHasSeenEndsTheWait) {
@@ -156,17 +140,12 @@ TEST(Rendezvous, WhatNprocHasSeenEndsTheWait) {
 }
 
 TEST(Rendezvous, AMasterThatIsNotThereIsNamed) {
-  for (const char* host : {"127.0.0.1", "no-such-host.invalid"}) {
+  for (const std::string host : {"127.0.0.1", "no-such-host.invalid"}) {
     launch::World world = rank_of_two(1, launch::Launcher::kVariables);
     world.master_address = host;
     world.master_port = 1;
-    try {
-      meet(world, {}, std::chrono::milliseconds(1));
-      FAIL() << host;
-    } catch (const DeviceError& error) {
-      EXPECT_NE(std::string(error.what()).find("no answer at " + std::string(host) + ", port 1"), std::string::npos)
-          << error.what();
-    }
+    EXPECT_SAYS(refusal_of<DeviceError>([&] { meet(world, {}, std::chrono::milliseconds(1)); }),
+                "no answer at " + host + ", port 1");
   }
 }
 
