@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "bench/forecast/measured_rates.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
@@ -18,6 +17,7 @@
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
 #include "support/environment.h"
+#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::bench {
@@ -60,29 +60,38 @@ class ForecastTest : public ::testing::Test {
   testing_support::ScopedEnvironment environment_;
 };
 
-TEST_F(ForecastTest, MemoryIsThatOfTheRunsOwnSpec) {
-  const Profile profile = shipped("h100");
-  const ForecastResult result = make_forecast(request_for(profile, "H100"));
-  const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  lora::ModelFiles files;
-  files.config = config;
-  const auto adapters = plan::choose_adapters(profile, files);
-  plan::RunFacts facts{profile, files.config, adapters.specs, 2048};
-  facts.is_cuda = true;
-  facts.memory_bytes = result.rows[0].memory_limit;
-  facts.host_bytes = std::int64_t{64} << 30;
-  facts.num_multiprocessors = 132;
-  facts.rows_of_rank = 4;  // 16 documents of 500 tokens, four to a row
-  const plan::RunSpec spec = plan::decide(facts);
-  EXPECT_EQ(result.rows[0].memory.total(), spec.memory.total());
-  EXPECT_EQ(result.rows[0].micro_batch_size, spec.micro_batch_size);
-  EXPECT_EQ(spec.micro_batch_size, 4);
-}
+/// What a run knows of a model of this shape.
+struct Planned {
+  Planned(const Profile& profile, const std::string& shape, std::int64_t max_seq_len)
+      : files(with_shape(shape)),
+        adapters(plan::choose_adapters(profile, files)),
+        facts{profile, files.config, adapters.specs, max_seq_len} {}
+  static lora::ModelFiles with_shape(const std::string& shape) {
+    lora::ModelFiles files;
+    files.config = model::known_shape(shape);
+    return files;
+  }
 
-TEST_F(ForecastTest, StepsAreThoseOfTheSeedsRule) {
-  const ForecastResult result = make_forecast(request_for(shipped("h100"), "H100"));
-  EXPECT_EQ(result.rows[0].num_steps, 3 * 63);  // 1,000 documents, 16 a step, three epochs
-  EXPECT_EQ(result.rows[0].global_batch_size, 16);
+  lora::ModelFiles files;
+  plan::AdapterSetup adapters;
+  plan::RunFacts facts;
+};
+
+TEST_F(ForecastTest, MemoryAndStepsAreThoseOfTheRunsOwnSpec) {
+  const Profile profile = shipped("h100");
+  const Forecast row = make_forecast(request_for(profile, "H100")).rows.at(0);
+  Planned planned(profile, "qwen2.5-7b", 2048);
+  planned.facts.is_cuda = true;
+  planned.facts.memory_bytes = row.memory_limit;
+  planned.facts.host_bytes = std::int64_t{64} << 30;
+  planned.facts.num_multiprocessors = 132;
+  planned.facts.rows_of_rank = 4;  // 16 documents of 500 tokens, four to a row
+  const plan::RunSpec spec = plan::decide(planned.facts);
+  EXPECT_EQ(row.memory.total(), spec.memory.total());
+  EXPECT_EQ(row.micro_batch_size, spec.micro_batch_size);
+  EXPECT_EQ(spec.micro_batch_size, 4);
+  EXPECT_EQ(row.num_steps, 3 * 63);  // 1,000 documents, 16 a step, three epochs
+  EXPECT_EQ(row.global_batch_size, 16);
 }
 
 TEST_F(ForecastTest, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
@@ -116,19 +125,24 @@ const std::vector<NamedProfile> kNamed = {{"a10g-4bit", 1, "qwen2.5-7b"},  {"h10
                                           {"4xh200-ddp", 4, "qwen2.5-7b"}, {"4xh200-confidence", 4, "qwen2.5-7b"},
                                           {"8xh100", 8, "qwen3-4b"}};
 
+Forecast forecast_of(const NamedProfile& named, const Profile& profile, std::int64_t num_documents,
+                     std::int64_t tokens_per_document) {
+  ForecastRequest request = request_for(profile, profile.run.target_gpu, {named.num_gpus});
+  request.shape = named.shape;
+  request.num_documents = num_documents;
+  request.tokens_per_document = tokens_per_document;
+  return make_forecast(request).rows.at(0);
+}
+
 // With LORA_TRAIN_UPDATE_DOCS set, the lines are written.
 TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
   for (const auto& named : kNamed) {
     const Profile profile = shipped(named.name);
     const std::string& gpu = profile.run.target_gpu;
-    ForecastRequest request = request_for(profile, gpu, {named.num_gpus});
-    request.shape = named.shape;
-    request.num_documents = 5000;
-    const Forecast row = make_forecast(request).rows.at(0);
+    const Forecast row = forecast_of(named, profile, 5000, 500);
     const std::string line = fmt::format(
         "# plan: {:.0f} of {:.0f} GiB on each {}; 5,000 documents of 500 tokens in about {:.0f} min and ${:.2f} "
-        "(derived, not "
-        "measured).",
+        "(derived, not measured).",
         static_cast<double>(row.memory.total()) / (1 << 30), static_cast<double>(row.memory_limit) / (1 << 30), gpu,
         std::ceil(row.hours * 60), row.cost_usd.value_or(0));
     const std::string file = "configs/" + named.name + ".yaml";
@@ -145,15 +159,11 @@ TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
 }
 
 TEST_F(ForecastTest, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
-  for (const auto& [name, count, shape] : kNamed) {
-    const Profile profile = shipped(name);
-    EXPECT_NE(lower_case(name).find(lower_case(profile.run.target_gpu)), std::string::npos) << name;
-    ForecastRequest request = request_for(profile, profile.run.target_gpu, {count});
-    request.shape = shape;
-    request.tokens_per_document = *profile.data.max_seq_len;  // the worst: every row is full
-    request.num_documents = 4096;
-    const Forecast row = make_forecast(request).rows.at(0);
-    EXPECT_TRUE(row.fits) << name << ": " << row.memory.total() << " of " << row.memory_limit;
+  for (const auto& named : kNamed) {
+    const Profile profile = shipped(named.name);
+    EXPECT_SAYS(lower_case(named.name), lower_case(profile.run.target_gpu));
+    const Forecast row = forecast_of(named, profile, 4096, *profile.data.max_seq_len);  // the worst: every row is full
+    EXPECT_TRUE(row.fits) << named.name << ": " << row.memory.total() << " of " << row.memory_limit;
   }
 }
 
@@ -166,19 +176,16 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   counted.profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
   counted.profile.adapter.lora_r = 16;
   const BenchResult count = run_bench(counted);
-  lora::ModelFiles files;
-  files.config = model::known_shape("qwen2.5-7b");
-  const auto adapters = plan::choose_adapters(counted.profile, files);
-  const plan::RunFacts facts{counted.profile, files.config, adapters.specs, 2048};
+  const Planned planned(counted.profile, "qwen2.5-7b", 2048);
   plan::RunSpec spec;
   spec.recompute.resize(28);
   const plan::StepLoad load{.tokens = static_cast<double>(count.tokens),
                             .supervised = static_cast<double>(count.supervised_tokens),
                             .keys_per_query = 1024.5};
-  const double least = plan::least_step_s(facts, spec, count.rates, load);
+  const double least = plan::least_step_s(planned.facts, spec, count.rates, load);
   EXPECT_NEAR(least / count.bound.total_s(), 1.0, 0.05);
   std::ranges::fill(spec.recompute, model::Recompute::kFull);
-  EXPECT_NEAR(plan::least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
+  EXPECT_NEAR(plan::least_step_s(planned.facts, spec, count.rates, load) / least, 1.45, 0.12);
 }
 
 TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
@@ -191,19 +198,17 @@ TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
   const plan::StepLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
   plan::RunSpec spec;
   spec.recompute.resize(24);
-  const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters) {
-    return plan::least_step_s(plan::RunFacts{profile, config, adapters, 2048}, spec, rates, load);
+  const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters, const plan::StepLoad& step) {
+    return plan::least_step_s(plan::RunFacts{profile, config, adapters, 2048}, spec, rates, step);
   };
   const model::AdapterSpec smallest = lora::plan_adapters({}, config).front();
-  EXPECT_NEAR(step_s({}) / step_s({smallest}), 1.5, 0.01);  // forward and two products backward, the head's included
+  EXPECT_NEAR(step_s({}, load) / step_s({smallest}, load), 1.5,
+              0.01);  // forward and two products backward, the head's included
   rates.gemm_flops_per_s = 1e18;
   rates.copy_bytes_per_s = 1e9;
-  const double before = step_s({});
   plan::StepLoad twice = load;
   twice.num_micro_batches = 2;
-  const std::vector<model::AdapterSpec> none;
-  EXPECT_GT(plan::least_step_s(plan::RunFacts{profile, config, none, 2048}, spec, rates, twice),
-            before + 8e-9 * static_cast<double>(model::num_parameters(config)));
+  EXPECT_GT(step_s({}, twice), step_s({}, load) + 8e-9 * static_cast<double>(model::num_parameters(config)));
 }
 
 TEST_F(ForecastTest, MoreGpusAreFasterAndCostALittleMore) {
@@ -242,9 +247,8 @@ TEST_F(ForecastTest, WhatDoesNotFitSaysWhatWould) {
   const Forecast row = make_forecast(request_for(profile, "H100")).rows.at(0);
   EXPECT_FALSE(row.fits);
   EXPECT_EQ(row.ways_to_fit, (std::vector<std::string>{"micro_batch_size: auto", "gradient_checkpointing: auto"}));
-  const Forecast small = make_forecast(request_for(profile, "A10G")).rows.at(0);
-  ASSERT_EQ(small.ways_to_fit.size(), 1U);
-  EXPECT_EQ(small.ways_to_fit[0], "micro_batch_size: auto with gradient_checkpointing: auto");
+  EXPECT_EQ(make_forecast(request_for(profile, "A10G")).rows.at(0).ways_to_fit,
+            std::vector<std::string>{"micro_batch_size: auto with gradient_checkpointing: auto"});
 }
 
 /// Rates as bench --measure-rates keeps them.
@@ -276,25 +280,12 @@ TEST_F(ForecastTest, ThisCpuHasOneRowWithTheMemoryOfTheRunsOwnSpec) {
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_TRUE(rows[0].is_measured);
   EXPECT_GT(rows[0].hours, 0);
-  lora::ModelFiles files;
-  files.config = model::known_shape("tiny-qwen2");
-  const auto adapters = plan::choose_adapters(request.profile, files);
-  plan::RunFacts facts{request.profile, files.config, adapters.specs, 512};
-  facts.memory_bytes = std::int64_t{1} << 30;
-  const plan::RunSpec spec = plan::decide(facts);
-  const plan::MemoryPlan plan = plan::plan_host(facts, spec, {1024, 1024});
+  Planned planned(request.profile, "tiny-qwen2", 512);
+  planned.facts.memory_bytes = std::int64_t{1} << 30;
+  const plan::MemoryPlan plan = plan::plan_host(planned.facts, plan::decide(planned.facts), {1024, 1024});
   EXPECT_EQ(rows[0].micro_batch_size, 2);
   EXPECT_EQ(rows[0].memory.total(), plan.total());
   EXPECT_EQ(rows[0].memory.program, plan.program);
-}
-
-TEST_F(ForecastTest, ACpuWithoutRatesNamesTheCommand) {
-  try {
-    make_forecast(request_for_cpu());
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("bench --measure-rates"), std::string::npos) << error.what();
-  }
 }
 
 TEST(Calibration, IsTheMedianAndTheSpread) {
@@ -312,7 +303,9 @@ TEST(Calibration, IsTheMedianAndTheSpread) {
   EXPECT_EQ(calibration_of(past, "H100", Precision::kFp32), std::nullopt);
 }
 
-TEST_F(ForecastTest, DocumentsLongerThanARowAreRefused) {
+TEST_F(ForecastTest, DocumentsLongerThanARowAndACpuWithoutRatesAreRefused) {
+  EXPECT_SAYS(testing_support::refusal_of<ConfigError>([] { make_forecast(request_for_cpu()); }),
+              "bench --measure-rates");
   ForecastRequest request = request_for(shipped("h100"), "H100");
   request.tokens_per_document = 4096;
   EXPECT_THROW(make_forecast(request), ConfigError);
