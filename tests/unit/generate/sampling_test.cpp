@@ -20,44 +20,38 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
   return logits;
 }
 
-void expect_candidates(const std::vector<Candidate>& got, const std::vector<Candidate>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].id, want[i].id) << i;
-    EXPECT_NEAR(got[i].probability, want[i].probability, 1e-6) << i;
-  }
-}
-
 TEST(Sampling, GreedyTakesTheLowestIdOfEquals) {
-  const std::vector<float> logits = {-1, 3, 2, 3, 3};
-  EXPECT_EQ(choose_token(logits, {}, 0, 0), 1);
+  EXPECT_EQ(choose_token(std::vector<float>{-1, 3, 2, 3, 3}, {}, 0, 0), 1);
 }
 
 TEST(Sampling, CandidatesComeMostLikelyFirst) {
-  expect_candidates(candidates(logits_of({0.2, 0.5, 0.1, 0.2}), {.temperature = 1}),
-                    {{1, 0.5}, {0, 0.2}, {3, 0.2}, {2, 0.1}});
-}
-
-TEST(Sampling, TemperatureDividesLogits) {
-  expect_candidates(candidates(logits_of({0.2, 0.8}), {.temperature = 0.5}), {{1, 16.0 / 17}, {0, 1.0 / 17}});
-}
-
-TEST(Sampling, TopKKeepsWhatIsAsLikelyAsTheLast) {
-  expect_candidates(candidates(logits_of({0.1, 0.4, 0.2, 0.2, 0.1}), {.temperature = 1, .top_k = 2}),
-                    {{1, 0.5}, {2, 0.25}, {3, 0.25}});
-  expect_candidates(candidates(logits_of({0.1, 0.9}), {.temperature = 1, .top_k = 7}), {{1, 0.9}, {0, 0.1}});
-}
-
-TEST(Sampling, TopPKeepsTheTokenThatReachesIt) {
-  const auto logits = logits_of({0.1, 0.4, 0.2, 0.3});
-  expect_candidates(candidates(logits, {.temperature = 1, .top_p = 0.65}), {{1, 4.0 / 7}, {3, 3.0 / 7}});
-  expect_candidates(candidates(logits, {.temperature = 1, .top_p = 0.75}), {{1, 4.0 / 9}, {3, 3.0 / 9}, {2, 2.0 / 9}});
-  expect_candidates(candidates(logits, {.temperature = 1, .top_p = 1e-9}), {{1, 1}});
-}
-
-TEST(Sampling, MinPIsAShareOfTheLargest) {
-  expect_candidates(candidates(logits_of({0.1, 0.5, 0.14, 0.26}), {.temperature = 1, .min_p = 0.27}),
-                    {{1, 0.5 / 0.9}, {3, 0.26 / 0.9}, {2, 0.14 / 0.9}});
+  struct Case {
+    std::vector<double> probabilities;
+    SamplingOptions options;
+    std::vector<Candidate> candidates;
+  };
+  const std::vector<double> four = {0.1, 0.4, 0.2, 0.3};
+  for (const auto& [probabilities, options, expected] :
+       std::vector<Case>{{{0.2, 0.5, 0.1, 0.2}, {.temperature = 1}, {{1, 0.5}, {0, 0.2}, {3, 0.2}, {2, 0.1}}},
+                         {{0.2, 0.8}, {.temperature = 0.5}, {{1, 16.0 / 17}, {0, 1.0 / 17}}},
+                         // What is as likely as the last one stays.
+                         {{0.1, 0.4, 0.2, 0.2, 0.1}, {.temperature = 1, .top_k = 2}, {{1, 0.5}, {2, 0.25}, {3, 0.25}}},
+                         {{0.1, 0.9}, {.temperature = 1, .top_k = 7}, {{1, 0.9}, {0, 0.1}}},
+                         // The token that reaches top_p stays.
+                         {four, {.temperature = 1, .top_p = 0.65}, {{1, 4.0 / 7}, {3, 3.0 / 7}}},
+                         {four, {.temperature = 1, .top_p = 0.75}, {{1, 4.0 / 9}, {3, 3.0 / 9}, {2, 2.0 / 9}}},
+                         {four, {.temperature = 1, .top_p = 1e-9}, {{1, 1}}},
+                         // A share of the largest.
+                         {{0.1, 0.5, 0.14, 0.26},
+                          {.temperature = 1, .min_p = 0.27},
+                          {{1, 0.5 / 0.9}, {3, 0.26 / 0.9}, {2, 0.14 / 0.9}}}}) {
+    const std::vector<Candidate> got = candidates(logits_of(probabilities), options);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].id, expected[i].id) << i;
+      EXPECT_NEAR(got[i].probability, expected[i].probability, 1e-6) << i;
+    }
+  }
 }
 
 TEST(Sampling, TopPOfALargeVocabularyIsThatOfAWholeSort) {

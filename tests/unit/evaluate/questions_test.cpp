@@ -1,12 +1,35 @@
+#include "evaluate/questions.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "evaluate/questions.h"
+#include "lora_train/base/error.h"
 
 namespace lora_train::evaluate {
 namespace {
+
+TEST(AnswerMatch, NormalizesSpaceAndCommasInNumbers) {
+  EXPECT_EQ(normalized_answer("  1,234\n\t apples, 5 pears , "), "1234 apples, 5 pears ,");
+  EXPECT_EQ(normalized_answer(" \n"), "");
+}
+
+TEST(AnswerMatch, PicksTheAnswerOutOfBothTexts) {
+  const auto pick = [](const std::string& regex, const std::string& text) {
+    return AnswerMatcher(regex, "--exact-match").pick(text);
+  };
+  const std::string gsm8k = "#### (-?[0-9.,]+)";
+  EXPECT_EQ(pick(gsm8k, "so\n#### 1,234."), pick(gsm8k, "#### 1234"));
+  EXPECT_EQ(pick(gsm8k, "#### -7,"), "-7");
+  EXPECT_EQ(pick(gsm8k, "#### 0.5"), "0.5");
+  EXPECT_EQ(pick(gsm8k, "1234"), std::nullopt);
+  EXPECT_EQ(pick("#### ([0-9]+)", "#### 3, no:\n#### 4"), "3") << "the first match counts";
+  EXPECT_EQ(pick("(?s).*#### ([0-9]+)", "#### 3, no:\n#### 4"), "4") << "a prefix makes it the last";
+  EXPECT_EQ(pick("", "It is 4.\n"), "It is 4.") << "the whole text without a regex";
+  EXPECT_NE(pick("", "It is 4"), pick("", "It is 4."));
+  EXPECT_THROW(pick("([", ""), ConfigError);
+}
 
 TEST(ChoiceFigures, AreThoseComputedByHand) {
   const double logs[] = {std::log(0.6), std::log(0.2)};  // shares 0.75 and 0.25
