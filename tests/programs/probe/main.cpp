@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/base/error.h"
@@ -162,39 +163,36 @@ void write_gradients(const std::string& path, const model::Trainables& parameter
   storage::write_safetensors(path, tensors);
 }
 
+void print(const nlohmann::json& result) { std::printf("%s\n", result.dump().c_str()); }
+
 void probe_gradients(run::Run& run, const std::string& file) {
   const data::StepPlan plan = run.plan->step(1);
   run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan), run::Update::kSkip);
   const run::StepResult result = run::wait_for_step(*run.context, plan);
   if (!file.empty()) write_gradients(file, *run.model.parameters);
-  std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
-              static_cast<long long>(plan.num_supervised), result.grad_norm);
+  print({{"loss", result.loss}, {"supervised_tokens", plan.num_supervised}, {"grad_norm", result.grad_norm}});
 }
 
 void probe_steps(run::Run& run, std::int64_t num_steps) {
   c10::Allocator& inner = *c10::GetCPUAllocator();
   CountingAllocator counter(inner);
-  std::string losses, norms;
+  nlohmann::json losses, norms, classes = nlohmann::json::array();
   for (std::int64_t step = 1; step <= num_steps; ++step) {
     const data::StepPlan plan = run.plan->step(step);
     if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
     run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
     const run::StepResult result = run::wait_for_step(*run.context, plan);
-    char text[64];
-    std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);
-    losses += text;
-    std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.grad_norm);
-    norms += text;
+    losses.push_back(result.loss);
+    norms.push_back(result.grad_norm);
   }
   c10::SetCPUAllocator(&inner, /*priority=*/1);
-  std::string classes;
-  for (const auto& c : run.batch_classes) classes += (classes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
-  std::printf(
-      "{\"losses\": [%s], \"grad_norms\": [%s], \"classes\": [%s], \"allocations\": %lld, \"launches\": %lld, "
-      "\"replays\": %lld}\n",
-      losses.c_str(), norms.c_str(), classes.c_str(), static_cast<long long>(counter.count),
-      static_cast<long long>(kernels::on_cpu::num_launches()),
-      static_cast<long long>(testing_support::CapturedOnCpu::num_replays));
+  for (const auto& c : run.batch_classes) classes.push_back(c.num_tokens);
+  print({{"losses", losses},
+         {"grad_norms", norms},
+         {"classes", classes},
+         {"allocations", counter.count},
+         {"launches", kernels::on_cpu::num_launches()},
+         {"replays", testing_support::CapturedOnCpu::num_replays}});
 }
 
 void probe_loop(run::Run& run, std::size_t max_steps_in_flight) {

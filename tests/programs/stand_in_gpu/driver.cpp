@@ -7,67 +7,44 @@ namespace {
 
 constexpr int kMultiprocessors = 16, kMajor = 75;  // CU_DEVICE_ATTRIBUTE_*
 
+int setting(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+template <typename Value>
+int give(Value* to, Value value) {
+  *to = value;
+  return 0;
+}
+int give_text(char* to, const char* text, int length) {
+  std::strncpy(to, text, static_cast<std::size_t>(length));
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
 
 int cuInit(unsigned) { return 0; }
-int cuDriverGetVersion(int* version) {
-  *version = 13000;
-  return 0;
-}
-int cuDeviceGetCount(int* count) {
-  const char* const text = std::getenv("STAND_IN_DEVICES");
-  *count = text != nullptr ? std::atoi(text) : 1;
-  return 0;
-}
-int cuDeviceGet(int* device, int ordinal) {
-  *device = ordinal;
-  return 0;
-}
-int cuDeviceGetName(char* name, int length, int) {
-  std::strncpy(name, "Stand-in GPU", static_cast<std::size_t>(length));
-  return 0;
-}
+int cuDriverGetVersion(int* version) { return give(version, 13000); }
+int cuDeviceGetCount(int* count) { return give(count, setting("STAND_IN_DEVICES", 1)); }
+int cuDeviceGet(int* device, int ordinal) { return give(device, ordinal); }
+int cuDeviceGetName(char* name, int length, int) { return give_text(name, "Stand-in GPU", length); }
 int cuDeviceGetUuid_v2(void* uuid, int device) {
-  const char* const text = std::getenv("STAND_IN_UUID");
   std::memset(uuid, 7, 16);
-  static_cast<char*>(uuid)[15] = static_cast<char>((text != nullptr ? std::atoi(text) : 0) + device);
-  return 0;
+  return give(static_cast<char*>(uuid) + 15, static_cast<char>(setting("STAND_IN_UUID", 0) + device));
 }
-int cuDeviceGetPCIBusId(char* id, int length, int) {
-  std::strncpy(id, "0000:00:00.0", static_cast<std::size_t>(length));
-  return 0;
-}
+int cuDeviceGetPCIBusId(char* id, int length, int) { return give_text(id, "0000:00:00.0", length); }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
-  const char* const text = std::getenv("STAND_IN_TOTAL_GIB");
-  *bytes = static_cast<std::size_t>(text != nullptr ? std::atoi(text) : 140) << 30;
-  return 0;
+  return give(bytes, static_cast<std::size_t>(setting("STAND_IN_TOTAL_GIB", 140)) << 30);
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == kMultiprocessors ? 132 : attribute == kMajor ? 8 : 0;
-  return 0;
+  return give(value, attribute == kMultiprocessors ? 132 : attribute == kMajor ? 8 : 0);
 }
-int cuDeviceCanAccessPeer(int* value, int, int) {
-  *value = 0;
-  return 0;
-}
-int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
-  *flags = 0;
-  *active = 1;
-  return 0;
-}
-int cuCtxGetCurrent(void** context) {
-  *context = reinterpret_cast<void*>(1);
-  return 0;
-}
-int cuGetErrorString(int, const char** text) {
-  *text = "an error of the stand-in";
-  return 0;
-}
-int cuGetErrorName(int, const char** text) {
-  *text = "CUDA_ERROR_STAND_IN";
-  return 0;
-}
+int cuDeviceCanAccessPeer(int* value, int, int) { return give(value, 0); }
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) { return give(flags, 0U) + give(active, 1); }
+int cuCtxGetCurrent(void** context) { return give(context, reinterpret_cast<void*>(1)); }
+int cuGetErrorString(int, const char** text) { return give<const char*>(text, "an error of the stand-in"); }
+int cuGetErrorName(int, const char** text) { return give<const char*>(text, "CUDA_ERROR_STAND_IN"); }
 
 }  // extern "C"

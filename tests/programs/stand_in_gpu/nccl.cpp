@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -51,9 +50,10 @@ struct Communicator {
 };
 
 enum Call { kConnect, kAllReduce, kBroadcast, kNumbers, kCaptured, kFinalize, kDestroy, kAbort, kNumCalls };
-constexpr std::array<const char*, kNumCalls> kNames = {"connect",  "all_reduce", "broadcast", "numbers",
-                                                       "captured", "finalize",   "destroy",   "abort"};
-std::array<std::atomic<long>, kNumCalls> counts{};
+constexpr auto kNames =
+    names("connect", "all_reduce", "broadcast", "numbers", "captured", "finalize", "destroy", "abort");
+static_assert(kNames.size() == kNumCalls);
+std::atomic<long> counts[kNumCalls];
 // Never destroyed: threads may use them while the process ends.
 auto& communicators = *new std::vector<Communicator*>;
 auto& mutex = *new std::mutex;  ///< of `communicators`
@@ -292,7 +292,7 @@ extern "C" {
 void (*stand_in_nccl_at_abort)() = nullptr;
 /// For tests: how often a call of STAND_IN_NCCL_CALLS came so far.
 long stand_in_nccl_count(const char* name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
+  for (std::size_t i = 0; i < kNumCalls; ++i) {
     if (std::string_view(kNames[i]) == name) return counts[i];
   }
   return -1;
