@@ -4,7 +4,6 @@
 // --keep: of a model in bf16, the weights beside fp32 (model::WeightOptions::keeps_bf16). `generate` keeps bf16.
 // Prints {"token_ms", "read_ms", "ratio", "read_gb_s", "weight_mb", "threads", "prompt_ms", ...}; medians, the first token of
 // a run left out. Driven by bench/decode_bench.py.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/weights/base_weights.h"

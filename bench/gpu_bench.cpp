@@ -7,7 +7,6 @@
 //   gpu_bench pitch                         the same at 16k tokens, with a verdict
 //   gpu_bench gate_up                       the backward of gate|up with dS beside dx and beside dy, with a verdict
 // Without a GPU it says why and exits with 6; --cpu runs the linears of a tiny shape, to test the program.
-#include <ATen/ATen.h>
 #include <c10/core/Event.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <functional>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/model/families/model_config.h"

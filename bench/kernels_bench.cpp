@@ -1,9 +1,9 @@
 // Bytes per second of every CPU kernel beside those of a plain copy, and the LoRA products beside at::mm.
 // Built with -DLORA_TRAIN_BENCH=ON; run: build/<folder>/bin/kernels_bench [--benchmark_filter=...]
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/kernels/dropout/dropout.h"

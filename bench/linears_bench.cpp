@@ -9,7 +9,6 @@
 //   gemm_rate   of at::mm, in GFLOP/s
 // Medians. `all` has the four projections of a layer in one iteration. With --cpu-time and OMP_NUM_THREADS=1 times are those
 // that the processor spent on this program: for a machine on which others compute too, whose shares say more than its rates.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
@@ -18,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {

@@ -1,7 +1,6 @@
 // An all-reduce of fp32 between CPU ranks: by Gloo, as a run does it, and by chunks through a TCPStore, interleaved.
 //
 //   ranks_bench [--numbers 40000000] [--rounds 5]
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/ranks/connect.h"
 #include "support/rank_processes.h"
 #include "support/temporary_folder.h"

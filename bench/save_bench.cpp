@@ -2,7 +2,6 @@
 // beside what the disk and the memory of this machine can do in the same run.
 //
 //   save_bench [--folder DIR] [--parameters 40000000] [--rounds 5]
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "support/temporary_folder.h"

@@ -74,6 +74,7 @@ endif()
 add_library(lt_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_torch SYSTEM INTERFACE ${LORA_TRAIN_TORCH_DIR}/include)
 target_link_directories(lt_torch INTERFACE ${LORA_TRAIN_TORCH_DIR}/lib)
+target_compile_definitions(lt_torch INTERFACE AT_PER_OPERATOR_HEADERS)  # its headers include the operators that they use, not all
 target_link_libraries(lt_torch INTERFACE torch_cpu c10)
 # Tests and benchmarks find it by run path. The engine must not contain a path of this machine (cmake/Program.cmake).
 target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined

@@ -1,7 +1,6 @@
 // Precompiled once, reused by every source with torch. Each source still includes what it uses.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,3 +17,5 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "lora_train/kernels/aten.h"

@@ -1,7 +1,5 @@
 #include "lora_train/bench/bench.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -11,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/setup/setup.h"

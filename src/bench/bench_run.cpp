@@ -1,7 +1,5 @@
 #include "bench_run.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/data/prepare.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/run/build_run.h"

@@ -1,6 +1,5 @@
 #include "measure.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 
@@ -16,6 +15,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/gemm/gemm.h"

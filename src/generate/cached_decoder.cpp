@@ -1,8 +1,8 @@
 #include "cached_decoder.h"
 
-#include <ATen/ATen.h>
 #include <ATen/ops/empty.h>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/kernels/gemm/gemm.h"

@@ -1,5 +1,4 @@
 // A run with tokens chosen and kept on the device (generator_parts.h).
-#include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -8,6 +7,7 @@
 
 #include "generator_parts.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
 namespace {

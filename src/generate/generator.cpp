@@ -1,7 +1,5 @@
 #include "lora_train/generate/generator.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -9,6 +7,7 @@
 
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
 namespace {

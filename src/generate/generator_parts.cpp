@@ -1,7 +1,5 @@
 #include "generator_parts.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -9,6 +7,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
 namespace {

@@ -1,5 +1,4 @@
 // A run with tokens chosen on the host: sequences join and leave between two passes (generator_parts.h).
-#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
@@ -8,6 +7,7 @@
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::generate {

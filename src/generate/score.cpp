@@ -1,5 +1,4 @@
 // Scores one request at a time: the prompt is prefilled once, and each completion follows it in turn.
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "generator_parts.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
 namespace {

@@ -1,12 +1,12 @@
 #include "lora_train/lora/adapter_file.h"
 
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "lora_train/base/philox.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/model/weights/tensor_io.h"

@@ -1,11 +1,11 @@
 // N tokens in all rows, D hidden, V vocabulary, m rows of a chunk.
-#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/lora/merge.h"

@@ -1,11 +1,11 @@
 #include "lora_train/model/activations.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::model {

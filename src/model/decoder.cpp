@@ -1,9 +1,8 @@
 #include "lora_train/model/decoder.h"
 
-#include <ATen/ATen.h>
-
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/embedding/embedding.h"
 
 // N tokens, D hidden.

@@ -1,10 +1,9 @@
 #include "lora_train/model/loss_head.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <memory>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/launch/graph.h"

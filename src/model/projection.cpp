@@ -1,9 +1,8 @@
 #include "lora_train/model/projection.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dropout/dropout.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/launch/graph.h"

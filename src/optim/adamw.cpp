@@ -1,7 +1,5 @@
 #include "lora_train/optim/adamw.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cfloat>
@@ -12,6 +10,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/kernels/quantized_weight/codes.h"

@@ -1,8 +1,7 @@
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/optim/adamw.h"
 #include "lora_train/optim/optimizer.h"

@@ -1,7 +1,5 @@
 #include "lora_train/plan/memory_plan.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -9,6 +7,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/model/activation_plan.h"

@@ -1,7 +1,5 @@
 #include "lora_train/run/background_saver.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "lora_train/base/error.h"
@@ -9,6 +7,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run_folder/checkpoint.h"

@@ -1,6 +1,5 @@
 #include "log_lines.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/data/first_examples.h"
 #include "lora_train/device/host.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/plan/run_spec.h"
 #include "lora_train/storage/run_names.h"
 #include "rank_agreement.h"

@@ -1,7 +1,5 @@
 #include "rank_agreement.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/storage/run_names.h"
 

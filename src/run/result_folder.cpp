@@ -1,7 +1,5 @@
 #include "result_folder.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/weights/tensor_io.h"

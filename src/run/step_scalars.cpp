@@ -1,11 +1,10 @@
 #include "lora_train/run/step_scalars.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::run {
 

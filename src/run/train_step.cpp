@@ -1,7 +1,5 @@
 #include "lora_train/run/train_step.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -12,6 +10,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/optim/adamw.h"
 

@@ -1,13 +1,13 @@
 // The devices and dtypes that a kernel test runs on, and what such a test compares with.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "support/cuda_device.h"
 #include "support/tensors.h"

@@ -1,13 +1,14 @@
 // Tensors for tests: reproducible values, strided rows, central differences.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::testing_support {
 

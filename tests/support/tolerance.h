@@ -1,10 +1,11 @@
 // The one table of numeric tolerances, and the comparison that uses it.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
+
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::testing_support {
 

@@ -2,7 +2,6 @@
 
 #include "lora_train/bench/doctor/doctor.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/plan/setup/run_device.h"

@@ -1,8 +1,6 @@
 // The checks of `doctor`: every kernel against its reference, with inputs on one device, and NCCL over all GPUs.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <chrono>
 #include <functional>
 #include <string>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/bench/doctor/doctor.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 

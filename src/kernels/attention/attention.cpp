@@ -1,7 +1,8 @@
 // L queries and S keys of one document, or of a block of its queries; H heads, K kv heads, E head size.
 #include "lora_train/kernels/attention/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
 #include <algorithm>
 #include <limits>
@@ -10,6 +11,7 @@
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/launch/graph.h"
 

@@ -1,12 +1,11 @@
 #include "lora_train/kernels/attention/attention_cache.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "attention_parts.h"
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/launch/graph.h"
 

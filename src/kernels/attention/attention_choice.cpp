@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {

@@ -1,11 +1,10 @@
 #include "lora_train/kernels/cast/cast.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/segment_table.h"
 
 namespace lora_train::kernels {

@@ -1,12 +1,11 @@
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
-#include <ATen/ATen.h>
-
 #include <limits>
 
 #include "cross_entropy_parts.h"
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 namespace {

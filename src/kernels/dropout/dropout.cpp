@@ -1,7 +1,5 @@
 #include "lora_train/kernels/dropout/dropout.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 
 #include "dispatch/arguments.h"
@@ -9,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 

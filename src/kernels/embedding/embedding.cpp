@@ -1,12 +1,11 @@
 #include "lora_train/kernels/embedding/embedding.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "dispatch/arguments.h"
 #include "embedding_parts.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 namespace {

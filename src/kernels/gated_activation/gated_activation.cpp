@@ -1,10 +1,9 @@
 #include "lora_train/kernels/gated_activation/gated_activation.h"
 
-#include <ATen/ATen.h>
-
 #include "dispatch/arguments.h"
 #include "gated_activation_parts.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,11 +1,10 @@
 #include "lora_train/kernels/gemm/gemm.h"
 
-#include <ATen/ATen.h>
-
 #include "dispatch/arguments.h"
 #include "gemm_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/dispatch/tuning.h"

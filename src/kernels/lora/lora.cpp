@@ -1,13 +1,12 @@
 #include "lora_train/kernels/lora/lora.h"
 
-#include <ATen/ATen.h>
-
 #include <array>
 
 #include "dispatch/arguments.h"
 #include "lora_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::kernels {

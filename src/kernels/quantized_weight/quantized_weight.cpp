@@ -1,7 +1,5 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -10,6 +8,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/dispatch/segment_table.h"

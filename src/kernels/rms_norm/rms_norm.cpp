@@ -1,9 +1,8 @@
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 
-#include <ATen/ATen.h>
-
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "rms_norm_parts.h"
 
 namespace lora_train::kernels {

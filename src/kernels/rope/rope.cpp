@@ -1,11 +1,11 @@
 #include "lora_train/kernels/rope/rope.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/Tensor.h>
 
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "rope_parts.h"
 

@@ -1,11 +1,10 @@
 #include "lora_train/kernels/sampling/sampling.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 
 #include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 

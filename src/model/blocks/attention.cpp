@@ -1,9 +1,9 @@
 // Self-attention: norm, q|k|v, norm of q and k if the family has one, RoPE, attention, output projection.
 // N tokens, D hidden, H heads, K kv heads, E head size.
-#include <ATen/ATen.h>
 
 #include "block.h"
 #include "block_shapes.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/batch.h"
 

@@ -1,9 +1,9 @@
 // Dense gated MLP: norm, gate|up, activation, down projection.
 // N tokens, D hidden, F ffn.
-#include <ATen/ATen.h>
 
 #include "block.h"
 #include "block_shapes.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
 
 namespace lora_train::model::mlp {

@@ -1,11 +1,11 @@
 // D hidden, O outputs, C adapter columns, V vocabulary.
 #include "lora_train/model/weights/base_weights.h"
 
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <set>
 
+#include "lora_train/kernels/aten.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {

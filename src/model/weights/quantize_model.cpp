@@ -1,14 +1,13 @@
 // O outputs, D inputs.
 #include "lora_train/model/weights/quantize_model.h"
 
-#include <ATen/ATen.h>
-
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/model/weights/init_model.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_output.h"

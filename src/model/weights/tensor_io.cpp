@@ -1,11 +1,10 @@
 #include "lora_train/model/weights/tensor_io.h"
 
-#include <ATen/ATen.h>
-
 #include <cstring>
 #include <utility>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::model {
 namespace {

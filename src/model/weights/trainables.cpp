@@ -1,10 +1,9 @@
 #include "lora_train/model/weights/trainables.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cast/cast.h"
 
 namespace lora_train::model {

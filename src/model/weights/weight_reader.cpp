@@ -1,6 +1,5 @@
 #include "weight_reader.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Event.h>
@@ -20,6 +19,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/launch/graph.h"
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/model/weights/base_weights.h"

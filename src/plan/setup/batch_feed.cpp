@@ -1,6 +1,5 @@
 #include "lora_train/plan/setup/batch_feed.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -9,6 +8,7 @@
 #include <span>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/kernels/embedding/embedding.h"
 

@@ -1,6 +1,5 @@
 #include "lora_train/plan/setup/run_device.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -17,6 +16,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/device/gpu.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 

@@ -2,12 +2,12 @@
 
 #include "lora_train/plan/tuning/layer_runs.h"
 
-#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/gemm/gemm.h"
 

@@ -1,8 +1,6 @@
 // m rows of a chunk.
 #include "lora_train/plan/tuning/tuning_cases.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,6 +8,7 @@
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/plan/tuning/layer_runs.h"

@@ -6,7 +6,6 @@
 //   candidates [{logits, sampling}]: what may be drawn, without a model
 // Prints {"completions": [{ids, reason, log_probability}], "done": [prompt, ...], "streamed": [[id, ...], ...], "scores",
 // "cache_bytes", "new_tokens", "prompt_tokens", "replays", "decode_passes", "element_bytes" (of the head)}.
-#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/weights/base_weights.h"

@@ -8,7 +8,6 @@
 // Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "classes",
 // "allocations", "launches", "replays"}: tokens of the batch classes, and how often the last step asked LibTorch for memory,
 // outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
-#include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/launch/graph.h"

@@ -2,13 +2,13 @@
 //   quantization-probe IN.safetensors OUT.safetensors
 // IN: matrices F32, BF16 or F16 [O, D] named FORMAT/ANYTHING; a format is nf4, nf4-nested, int8 or fp8.
 // OUT: NAME.codes U8, NAME.scales, NAME.decoded F32 [O, D], and of nested ones NAME.nested_scales, NAME.offset [1].
-#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <map>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/safetensors.h"

@@ -1,6 +1,5 @@
 // An engine that trains nothing: it says what it was asked, or throws what `run_name` names. Like the real one it uses
 // LibTorch and takes the core modules from the executable.
-#include <ATen/ATen.h>
 
 #include <cmath>
 #include <csignal>
@@ -13,6 +12,7 @@
 #include "lora_train/base/library.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/report/summary.h"
 #include "lora_train_build_id.h"
 

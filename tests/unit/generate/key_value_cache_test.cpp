@@ -1,7 +1,7 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cached_decoder.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
 namespace {

@@ -1,8 +1,7 @@
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <limits>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "support/tensors.h"
 

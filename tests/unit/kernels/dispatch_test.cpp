@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -7,6 +6,7 @@
 #include "kernels/cuda/cudnn_plans.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dispatch/tuning.h"
 #include "lora_train/kernels/gemm/gemm.h"

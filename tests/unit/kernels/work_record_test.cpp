@@ -1,12 +1,12 @@
 #include "lora_train/kernels/accounting/work_record.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "kernels/dispatch/native_kernels.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/kernels/dispatch/implementation.h"

@@ -1,6 +1,5 @@
 #include "lora_train/lora/adapter_file.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/run_names.h"

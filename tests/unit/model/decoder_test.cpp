@@ -3,7 +3,6 @@
 // That the numbers are right is shown against transformers + PEFT in tests/parity.
 #include "lora_train/model/decoder.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"
 #include "lora_train/model/weights/tensor_io.h"

@@ -1,12 +1,12 @@
 #include "lora_train/model/loss_head.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

@@ -1,11 +1,11 @@
 // The fused projection with appended columns against the plain formula and its autograd gradients in fp64.
 #include "lora_train/model/projection.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dropout/dropout.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

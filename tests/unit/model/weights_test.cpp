@@ -1,10 +1,10 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/model/weights/trainables.h"
 #include "model/weights/weight_reader.h"

@@ -1,8 +1,6 @@
 // Values of torch.optim.AdamW, bitsandbytes, clip_grad_norm_ and transformers' get_scheduler (scripts/make_goldens.py).
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -46,6 +44,7 @@ struct AdamW8bitGolden {
 };
 
 #include "goldens/optim.inc"
+#include "lora_train/kernels/aten.h"
 
 /// The scalars of a step, as training and clipping leave them to the optimizer.
 inline at::Tensor scalars_for(int64_t step, double learning_rate, const AdamWOptions& options, double clip_factor) {

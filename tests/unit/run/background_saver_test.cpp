@@ -1,6 +1,5 @@
 #include "lora_train/run/background_saver.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +8,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/storage/safetensors.h"
 #include "support/recording_file_ops.h"
 #include "support/temporary_folder.h"

@@ -1,11 +1,11 @@
 // The gradients of an objective against autograd on the logits, and the same backward pass of the decoder.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 
 #include "bench/bench_run.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run/train_step.h"
 #include "support/tensors.h"

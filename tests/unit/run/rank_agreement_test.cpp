@@ -1,8 +1,8 @@
 #include "rank_agreement.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "lora_train/kernels/aten.h"
 #include "support/expect_refused.h"
 
 namespace lora_train::run {

@@ -1,7 +1,6 @@
 // A step and the training loop on a small random model, with reporters and a communicator of the test's own.
 #include "train_loop.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "bench/bench_run.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/aten.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "support/temporary_folder.h"

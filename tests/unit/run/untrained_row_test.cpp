@@ -1,8 +1,8 @@
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include "log_lines.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::run {
 namespace {

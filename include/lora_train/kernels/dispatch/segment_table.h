@@ -1,10 +1,10 @@
 // Launches over many tensors: their segments, and the blocks of each.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <cstdint>
 #include <vector>
+
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::kernels {
 

@@ -1,9 +1,9 @@
 #include "lora_train/plan/setup/batch_feed.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/aten.h"
 
 namespace lora_train::plan {
 namespace {

@@ -1,6 +1,6 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/plan/tuning/layer_runs.h"
 #include "support/wrong_attention.h"
 

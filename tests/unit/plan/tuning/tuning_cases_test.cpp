@@ -1,9 +1,9 @@
 // The rows of a loss chunk where nothing is measured, and a row pitch with a clock that the test makes up.
 #include "lora_train/plan/tuning/tuning_cases.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/loss_head.h"
