@@ -1,4 +1,4 @@
-"""Examples of Axolotl, written, tokenised and trained as the converted profile says. What becomes of each key is in tests/unit/convert/tables.
+"""Examples of Axolotl, written and tokenised as the converted profile says, and which of their tokens are trained. What becomes of each key is in tests/unit/convert/tables.
 
 Axolotl 0.19 (prompt_strategies/chat_template.py): a message is trained by its role, or by the field that message_field_training names; the
 end token behind its content is trained where it is the tokenizer's eos_token or one of eot_tokens.

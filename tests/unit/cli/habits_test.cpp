@@ -144,7 +144,7 @@ TEST_F(Habits, AMistakeOnTheCommandLineIsNamedInShort) {
   expect_refused({"check", file, "--no-files", "base_precision=fp32", "precision=bf16"},
                  {"base_precision=fp32: one other than precision is not built yet"});
   const std::string said = expect_refused({"check", "model=m", "datasets=[gone.jsonl]", "eval_datasets=[gone.jsonl]"},
-                                          {"no such file, folder or glob"});
+                                          {"gone.jsonl: no such file, folder or glob"});
   EXPECT_EQ(count_of("no such file, folder or glob", said), 2U) << said;
 }
 

@@ -219,6 +219,8 @@ TEST_F(Program, EvalPrintsATableOrJsonLines) {
 TEST_F(Program, CheckListsProfilesAndKeys) {
   EXPECT_EQ(run({"check", "--list"}).out.rfind("small ", 0), 0U);
   EXPECT_EQ(json::parse(run({"check", "--list", "--json"}).out).at("name"), "small");
+  EXPECT_EQ(run({"check", "--no-files", "--report_to", "none", "small"}).exit_code, 0)
+      << "a shipped profile is no item";
   EXPECT_TRUE(contains(run({"check", "--keys"}).out, "learning_rate"));
   const json key = json::parse(last_line(run({"check", "--keys", "lora_r", "--json"}).out));
   expect_members(key, R"({"key": "lora_r", "default": "16"})");

@@ -69,7 +69,7 @@ TEST(Aliases, MappedNamesAndValues) {
       {"base_precision: auto", "load_in_4bit: false"},
       {"base_precision: fp8", "qlora_fp8: true"},
       {"precision: bf16", "bf16: true | bf16: auto | mixed_precision: bf16 | dtype: bfloat16 | recipe: bf16"},
-      {"precision: fp32", "bf16: false | mixed_precision: \"no\" | torch_dtype: float32"},
+      {"precision: fp32", "bf16: false | bf16: no | mixed_precision: \"no\" | torch_dtype: float32"},
       {"adapter: none", "use_peft: false | finetuning_type: full"},
       {"adapter: lora", "lora: true | fine_tune_type: lora"},
       {"{adapter: lora, base_precision: nf4}", "adapter: qlora"},

@@ -63,6 +63,9 @@ TEST(Fields, DefaultsAreThoseOfTheStruct) {
 
 TEST(Fields, WrongValuesSayWhatIsExpected) {
   const std::vector<std::pair<std::string, std::string>> cases = {
+      {"save_interval: -5", "save_interval: got \"-5\", expected off or a time such as 90s, 10m or 2h30m."},
+      {"eval_steps: true",
+       "eval_steps: got \"true\", expected a number of steps, a share of the run below 1, epoch, or off."},
       {"lora_r: abc", "lora_r: got \"abc\", expected an integer 1 <= x <= 65536."},
       {"lora_r: 0", "lora_r: got \"0\", expected an integer 1 <= x <= 65536."},
       {"lora_r: 65537", "lora_r: got \"65537\", expected an integer 1 <= x <= 65536."},
@@ -135,6 +138,7 @@ TEST(Fields, MistakesInsideListsNameTheirOwnLine) {
   expect_mistakes({
       {"datasets:\n  - path: a\n    weight: x\n  - path: b\n    type: 5\n",
        "profile.yaml:3: datasets[0].weight: got \"x\", expected a nu", "profile.yaml:5: datasets[1].type: got \"5\""},
+      {"datasets:\n  - type: text\n", "profile.yaml:2: datasets[0]: has no path"},
   });
 }
 

@@ -157,10 +157,10 @@ TEST(Load, ListsAreReplacedWhole) {
 }
 
 TEST(Load, SettingsReachInsideAndAppend) {
-  const LoadedProfile loaded =
-      ProfileText().load("datasets: [{path: a}]\nrank_pattern: {q_proj: 4}\n",
-                         {"datasets[+].path=b", "datasets[1].type=text", "rank_pattern.v_proj=8",
-                          "lora_target_modules=[q_proj, v_proj]", "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]"});
+  const LoadedProfile loaded = ProfileText().load(
+      "datasets: [{path: a}]\nrank_pattern: {q_proj: 4}\n",
+      {"datasets[+].path=b", "datasets[1].type=text", "rank_pattern.v_proj=8", "lora_target_modules=[q_proj, v_proj]",
+       "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]", "learning_rate='2E-4'", "output_dir=\"a b\""});
   const Profile& profile = loaded.profile;
   ASSERT_EQ(profile.data.datasets.size(), 2u);
   EXPECT_EQ(profile.data.datasets[1].path, "b");
@@ -168,6 +168,8 @@ TEST(Load, SettingsReachInsideAndAppend) {
   EXPECT_EQ(profile.adapter.rank_pattern.size(), 2u);
   EXPECT_EQ(profile.adapter.lora_target_modules.names.size(), 2u);
   EXPECT_EQ(profile.run.run_name, "a: b # c");
+  EXPECT_EQ(profile.optimizer.learning_rate, 2e-4);
+  EXPECT_EQ(profile.run.output_dir, "a b");
   EXPECT_EQ(profile.model.add_tokens, (std::vector<NewToken>{{"<x>", ""}, {"<y>", ""}}));
   EXPECT_EQ(loaded.origin.at("datasets"), "--set");
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "lora_train/base/error.h"
 #include "plan_support.h"
@@ -187,6 +188,18 @@ double cost_of(const StepPlan& rank, const DocumentStore& store, double attentio
     cost += length + attention_cost * length * length;
   }
   return cost;
+}
+
+TEST(RunPlanRanks, GetAsManyRowsGiveOrTakeOneAndFillEveryMicroBatch) {
+  const DocumentStore store = store_of(random_lengths(43, 14, 50, 12));
+  PlanOptions options = unpacked(options_with(11, 2));
+  options.world_size = 4;
+  std::multiset<std::size_t> counts;
+  for (const StepPlan& rank : step_of_all_ranks(store, options, 1)) {
+    counts.insert(documents_of(rank).size());
+    for (const auto& micro_batch : rank.micro_batches) EXPECT_FALSE(micro_batch.documents.empty());
+  }
+  EXPECT_EQ(counts, (std::multiset<std::size_t>{2, 3, 3, 3}));
 }
 
 TEST(RunPlanRanks, CostAboutTheSame) {

@@ -113,9 +113,10 @@ TEST(FieldMapping, LeavesUnreadWhatItHasNoNameFor) {
   EXPECT_EQ(sample.weights, (std::vector<std::optional<float>>{std::nullopt, std::nullopt}));
   EXPECT_EQ(sample.tools_json, "");
   EXPECT_EQ(map_refusal(map), "accepted");
-  EXPECT_EQ(map_refusal({{"messages", ""}}),
-            "\"messages\" is null; only these can be left unread: train, weight, system, input, history, tools, "
-            "chat_template_kwargs");
+  EXPECT_EQ(
+      map_refusal({{"messages", ""}}),
+      "field_map: \"messages\" is null; only these can be left unread: train, weight, system, input, history, tools, "
+      "chat_template_kwargs");
 }
 
 TEST(Messages, KeepsRolesContentsOrderAndOtherFields) {
@@ -198,7 +199,10 @@ TEST(Messages, RefusesMalformedConversations) {
                   {R"([{"role": "bot", "content": "a"}])", "an unknown role: \"bot\";"},
                   {R"([{"role": "user", "content": 5}])", "messages[0].content is number"},
                   {R"([{"role": 5, "content": "a"}])", "messages[0].role is number"},
-                  {R"([{"role": "user", "content": "a"}], "tools": "no json")", "tools"}});
+                  {R"([{"role": "user", "content": "a"}], "tools": "no json")", "tools"},
+                  {R"([{"role": "user", "content": "a"}], "tools": 5)", "tools is number, expected a list"},
+                  {R"([{"role": "user", "content": "a"}], "chat_template_kwargs": [1])",
+                   "chat_template_kwargs is array, expected an object"}});
   const std::string roles =
       refusal(R"({"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]})", type);
   EXPECT_SAYS(roles, "messages[0].role is an unknown role: \"human\", \"gpt\"; known are");
@@ -292,6 +296,7 @@ TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   EXPECT_SAYS(said(R"("function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "tool_calls": [1])"),
               "conversations[0] has both \"tool_calls\" and \"value\"");
   EXPECT_EQ(said(R"("gpt", "tool_calls": [])"), "conversations[0]: \"value\" is missing");
+  EXPECT_SAYS(refusal(R"({"conversations": []})", DatasetType::kSharegpt), "conversations is empty");
 }
 
 TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
@@ -321,6 +326,7 @@ TEST(Alpaca, BecomesChatTurns) {
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
             R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");
   EXPECT_SAYS(refusal(R"({"instruction":"i","output":"o","history":[["a"]]})", type), "a pair");
+  EXPECT_SAYS(refusal(R"({"instruction": "a", "output": 1})", type), "output is number");
 }
 
 TEST(Pretokenized, RemovesPaddingByPosition) {
@@ -357,6 +363,7 @@ TEST(Pretokenized, RefusesMalformedExamples) {
 TEST(Text, IsAString) {
   EXPECT_EQ(parse<TextSample>(R"({"text": "t"})", DatasetType::kText).completion, "t");
   EXPECT_SAYS(refusal(R"({"text": ["t"]})", DatasetType::kText), "text is array");
+  EXPECT_SAYS(refusal(R"({"text": null})", DatasetType::kText), "\"text\" is null");
 }
 
 }  // namespace

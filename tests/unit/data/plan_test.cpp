@@ -70,11 +70,13 @@ TEST(RunPlan, EveryDocumentCountsOnceAnEpoch) {
     EXPECT_DOUBLE_EQ(plan.step(k).epoch_after, static_cast<double>(epoch + 1));
   }
   EXPECT_EQ(k, plan.total_steps());
+  EXPECT_NE(documents_of(plan.step(1)), documents_of(plan.step(steps_per_epoch(plan)[0] + 1)));
   EXPECT_EQ(tokens, 3 * store.total_tokens());
 }
 
 TEST(RunPlan, TrainsTheLastSmallerBatch) {
-  const RunPlan plan(documents(10, 5), unpacked(options_with(4, 4, 2)));
+  const DocumentStore store = documents(10, 5);
+  const RunPlan plan(store, unpacked(options_with(4, 4, 2)));
   EXPECT_EQ(steps_per_epoch(plan), (std::vector<std::int64_t>{3, 3}));
   EXPECT_EQ(plan.step(3).num_rows, 2);
   EXPECT_EQ(plan.step(4).num_rows, 4);

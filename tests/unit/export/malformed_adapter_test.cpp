@@ -107,6 +107,7 @@ TEST_F(MalformedAdapter, KeysOfTheConfig) {
   };
   const Case cases[] = {
       {R"({"peft_type": "IA3"})", "peft_type", {"\"IA3\"", "only LORA"}},
+      {R"({"peft_type": null})", "peft_type", {"only LORA"}},
       {R"({"peft_type": 5})", "peft_type", {"wrong type"}},
       {R"({"use_dora": true})", "use_dora", {"not supported"}},
       {R"({"bias": "lora_only"})", "bias", {"trains biases"}},

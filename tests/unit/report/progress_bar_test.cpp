@@ -139,10 +139,11 @@ TEST(ProgressBar, HeedsNoColorAndColumnsWhereNoTerminalSaysItsWidth) {
   Pipe pipe;
   testing_support::ScopedEnvironment environment;
   environment.set("NO_COLOR", "1");
-  environment.set("COLUMNS", "40");
+  environment.set("COLUMNS", "120");
   ProgressBar bar({.is_terminal = true, .fd = pipe.write_end()});
   bar.update(kWholeState);
-  EXPECT_EQ(pipe.read(), "\r\x1b[J" + format_progress_bar(kWholeState, 39, false) + "\r");
+  EXPECT_NE(format_progress_bar(kWholeState, 119, true), format_progress_bar(kWholeState, 119, false));
+  EXPECT_EQ(pipe.read(), "\r\x1b[J" + format_progress_bar(kWholeState, 119, false) + "\r");
 }
 
 TEST(ProgressBar, RedrawsOneLineAndEndsIt) {

@@ -237,7 +237,7 @@ void expect_refused(const std::string& bytes, const std::string& where, const st
 
 OrderedJson good_json() {
   OrderedJson json = small_json();
-  json["added_tokens"] = {added(7, "<s>")};
+  json["added_tokens"] = OrderedJson::array({added(7, "<s>")});
   json["model"]["byte_fallback"] = true;
   return json;
 }
