@@ -51,3 +51,16 @@ def test_curve_and_final_model(cases, tmp_path, number):
     written = engine.probe(dict(engine.profile_for(case, tmp_path / "run", **FULL), model=str(output_dir / "model")),
                            tmp_path)[0]["loss"]
     assert oracle.loss(loaded.eval(), case.rows) == pytest.approx(written, rel=1e-6)
+
+
+def test_biases_and_norms_are_not_decayed(cases, tmp_path):
+    """One step with a tiny gradient effect and a large decay: decayed tensors shrink by lr * decay, others do not."""
+    case = cases(7)  # Llama with MLP biases, a linear RoPE and a tied head, F32 file
+    before = oracle.load_base(case.model_dir)
+    engine.train(engine.profile_for(case, tmp_path / "run", learning_rate=1e-5, weight_decay=1e4, max_steps=1, **FULL),
+                 tmp_path)
+    after = AutoModelForCausalLM.from_pretrained(tmp_path / "run/model", dtype=torch.float32).state_dict()
+    for name, was in before.named_parameters():
+        ratio = float((after[name] * was).sum() / was.square().sum())
+        wanted = 1.0 if name.endswith("bias") or "norm" in name else 0.9
+        assert ratio == pytest.approx(wanted, abs=2e-3), name

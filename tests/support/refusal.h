@@ -10,7 +10,7 @@
 namespace lora_train::testing_support {
 
 /// "where: message" of the error that `action` throws, "accepted" where it throws none. Other errors than Kind go on.
-template <class Kind, class Action>
+template <class Kind = Error, class Action>
 std::string refusal(const Action& action) {
   try {
     action();

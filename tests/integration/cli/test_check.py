@@ -151,6 +151,9 @@ def test_the_first_examples_are_read(setup, profile):
     expect_end(check(f"{good}\n", model=str(setup.model)), 4, "messages examples need a tokenizer, and the model folder has none")
     # Examples on one line are told by their number.
     expect_end(check(f"[{good}, {good},\n" + '{"messages": []}]', "array.json"), 3, f"{setup.folder}/array.json:2: messages is empty")
+    check(f"[{good}, {good}]", "array.json")
+    shown = lora_train("tokenize", "--profile", profile.file, "--show", "2", "--json").json_lines()
+    assert [line["source"].rsplit("/", 1)[1] for line in shown] == ["array.json:1", "array.json:1, element 2"]
     run = check(f"[{good}, {good}, " + '{"messages": []}]', "array.json")
     for run in (run, lora_train("tokenize", "--profile", profile.file)):
         assert run.code == 3 and f"{setup.folder}/array.json:1: element 3: messages is empty" in run.stderr, run

@@ -2,12 +2,16 @@
 refused: habits_test and comparison_test."""
 
 import csv
+import fcntl
 import io
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 
 import pytest
 
@@ -97,3 +101,31 @@ def test_every_end_of_a_run_leaves_a_report(setup):
     before = report.stat().st_ino
     assert setup.train("--overwrite", max_steps=1).code == 0
     assert report.stat().st_ino != before and page_data(report)["runs"][0]["curves"]["step"] == [1]
+
+
+def on_a_terminal(columns, *arguments, **environment):
+    """What `lora-train compare` writes onto a terminal that is so wide."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    variables = dict({key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"}, TERM="xterm", **environment)
+    process = subprocess.Popen([str(BINARY), "compare", *map(str, arguments)], stdout=follower, env=variables)
+    os.close(follower)
+    text = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            break
+        text += part
+        if not part:
+            break
+    assert process.wait(timeout=300) == 0
+    os.close(leader)
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_table_fits_the_terminal_and_no_color_is_heeded(runs):
+    table = on_a_terminal(60, runs, runs / "typo", NO_COLOR="1").split("\n\n")[:-2]  # what follows are sentences: losses and reasons
+    lines = "\n".join(table).splitlines()
+    assert "\x1b" not in "".join(lines) and max(map(len, lines)) <= 60, lines
+    assert "\x1b[32mdone\x1b[0m" in on_a_terminal(400, runs)

@@ -1,5 +1,5 @@
 """`doctor`: what is measured and computed, the table and JSON. GPUs are those of the fake driver (tests/programs/fake_driver), found by
-LD_LIBRARY_PATH. Which check fails where: doctor_report_test, find_gpus_test, program_test."""
+LD_LIBRARY_PATH. Which check fails where: doctor_report_test, gpu_test, program_test."""
 
 import glob
 import re
@@ -89,3 +89,10 @@ def test_json_has_what_was_measured(tmp_path):
     if found["libtorch"]["cuda"]:
         assert found["libraries"]["NCCL"].startswith("2.") and found["libraries"]["cuDNN"].startswith("9."), run
     assert "disk" in checks and "engine" not in checks and "measuring the disk" in run.stderr, run
+
+
+def test_old_driver_fails(tmp_path):
+    run = doctor(tmp_path, "--no-kernels", "--no-disk", FAKE_CUDA_VERSION="12040", FAKE_DRIVER_VERSION="550.54.15")
+    assert run.code == 6, run
+    driver = next(line for line in run.stdout.splitlines() if line.startswith("driver "))
+    assert "550.54.15, CUDA up to 12.4" in driver and "FAILED: NVIDIA driver 550.54.15 is too old" in driver, run

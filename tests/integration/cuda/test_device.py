@@ -36,7 +36,7 @@ def test_machine_without_a_gpu_has_the_cpu_for_auto(setup):
     (dict(CUDA_VISIBLE_DEVICES=""), ['no GPU is visible: CUDA_VISIBLE_DEVICES is ""']),
     (dict(FAKE_GPUS=EXCLUSIVE), ["in use by pid 4711 (19.0 GiB)", "one process at a time"])])
 def test_gpu_that_cannot_be_used(setup, environment, parts):
-    """Each other reason is in require_gpu_test."""
+    """Each other reason is in gpu_test."""
     run = train_on(setup, "--json", **environment)
     assert run.code == DEVICE and run.json_lines()[-1]["error"]["kind"] == "device", run
     error = [line for line in run.stderr.splitlines() if line.startswith("error: ")]

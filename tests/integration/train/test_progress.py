@@ -71,11 +71,11 @@ def resize(fd, columns):
 class Terminal:
     """A run whose stderr is a terminal."""
 
-    def __init__(self, setup, columns, **changes):
+    def __init__(self, setup, columns, term="xterm", **changes):
         self.screen, self.text = Screen(columns), ""
         self.fd, side = pty.openpty()
         resize(side, columns)
-        variables = {key: value for key, value in dict(ENVIRONMENT, TERM="xterm").items() if key != "NO_COLOR"}
+        variables = {key: value for key, value in dict(ENVIRONMENT, TERM=term).items() if key != "NO_COLOR"}
         self.process = subprocess.Popen([str(BINARY), "train", "--profile", str(setup.write_profile(**changes))], stderr=side,
                                         stdout=subprocess.DEVNULL, env=variables)
         os.close(side)
@@ -173,3 +173,9 @@ def test_an_evaluation_says_how_far_it_is(setup):
     assert done and all(1 <= int(number) <= int(whole) for number, whole in done), terminal.text
     [bar] = bars(terminal.screen.rows())
     assert "evaluating" not in bar and f"eval {setup.summary()['eval_loss']:.4f}" in bar, bar
+
+
+def test_a_dumb_terminal_gets_plain_lines(setup):
+    terminal = Terminal(setup, 80, term="dumb")
+    assert terminal.finish() == 0
+    assert "\x1b" not in terminal.text and re.findall(r"^step (\d)/3 ", terminal.text, re.MULTILINE) == ["1", "2", "3"], terminal.text

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from command import BINARY, ENVIRONMENT, ROOT, expect_end, good_run, lora_train, model_tensors, wait_for
-from run_files import adapter_bytes
+from run_files import adapter_bytes, used_bytes
 
 SLOW_DISK = dict(ENVIRONMENT, LD_PRELOAD=str(BINARY.parent / "lib/libslow_sync.so"), SLOW_SYNC_MS="150")
 FORMATS = ("nf4", "int8", "fp8")
@@ -114,3 +115,18 @@ def test_generate_decodes_layers_as_often_as_it_must():
                "--set", "device=cpu", "--set", "base_precision=nf4"]
     answers = [lora_train(*command, "--set", f"decoded_layers={layers}") for layers in (0, 1, 9)]
     assert len({run.stdout for run in answers}) == 1 and answers[0].stdout.strip() and not any(run.code for run in answers), answers
+
+
+def test_a_full_disk_while_merged_weights_are_quantised_leaves_the_older_ones(setup, small_disk):
+    """Once the plain weights do not fit, once the quantised ones."""
+    base = setup.quantised("nf4")
+    train(setup, "run", model=str(base))
+    out = small_disk(8 << 20) / "out"
+    command = ["merge", "--model", base, "--adapter", setup.folder / "run/adapter", "--output-dir", out, "--keep-quantised", "--no-check"]
+    assert lora_train(*command).code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for free_kib, what in ((24, "plain"), (100, "quantised")):
+        small_disk(used_bytes(out.parent) + (free_kib << 10))
+        run = lora_train(*command, "--overwrite")
+        assert run.code == 5 and re.search(f"tmp-{what}-.*No space left on device", run.stderr), run
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before and os.listdir(out.parent) == ["out"]

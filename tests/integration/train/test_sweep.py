@@ -183,3 +183,8 @@ def test_a_sweep_that_is_killed_trains_nothing_on(sweep, kill):
     process.communicate(timeout=60)  # ends when the last process has closed its stdout
     assert list(sweep.statuses().values()) == ["stopped"], sweep.statuses()
     assert kill == os.killpg or not list(sweep.setup.folder.glob("tmp.*"))
+
+
+def test_a_run_out_of_time_ends_the_sweep(sweep):
+    done = sweep(*GRID, "--", "--max-time", "1s", max_steps=1000000)
+    assert done.returncode == 75 and sweep.statuses() == {"lr0.01-r4": "stopped"}, done.stderr

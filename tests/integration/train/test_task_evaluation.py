@@ -73,6 +73,13 @@ def test_tasks_run_when_they_are_due_and_are_in_every_file(setup):
     assert by_name["sums"]["accuracy"] == sums["accuracy"] and by_name["quiz"]["brier"] == quiz["brier"]
     table = lora_train("eval", "--profile", setup.profile_file).stdout
     assert "\n\ntask  " in table and len({len(line) for line in table.split("\n\n")[1].splitlines()}) == 1, table
+    two = setup.folder / "two"
+    setup.good_run("--nproc", "2", eval_tasks=tasks(setup), max_steps=2, micro_batch_size=2, report_to="none", output_dir=str(two))
+    of_two = figures(setup.events("eval", two))
+    at_start = {key: figure for key, figure in of_two.items() if key[0] == 0}
+    assert len(at_start) == 3 and all(found[key] == figure for key, figure in at_start.items())
+    first_answers = [[line for line in answers_of(folder) if line["step"] == 0] for folder in (two, setup.output_dir)]
+    assert first_answers[0] == first_answers[1] != []
     tags = b"".join(path.read_bytes() for path in (setup.output_dir / "tensorboard").iterdir())
     assert b"eval/conf/ece" in tags and b"eval/loss" in tags and b"bins" not in tags
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "support/says.h"
+#include "support/refusal.h"
 
 namespace lora_train {
 namespace {
@@ -59,7 +59,9 @@ TEST(ErrorReport, WhatAMachineLacksIsNoBug) {
     EXPECT_SAYS(report.message, "gradient_checkpointing: full");
     EXPECT_EQ(report.message.find("bug"), std::string::npos) << report.message;
   }
-  EXPECT_EQ(describe(std::runtime_error("CUDA out of memory. Tried to allocate 2 GiB")).kind, "device");
+  const ErrorReport no_device_memory = describe(std::runtime_error("CUDA out of memory. Tried to allocate 2 GiB"));
+  EXPECT_EQ(no_device_memory.code, ExitCode::kDevice);
+  EXPECT_EQ(no_device_memory.kind, "device");
   const ErrorReport no_thread = describe(std::system_error(EAGAIN, std::generic_category()));
   EXPECT_EQ(no_thread.code, ExitCode::kDevice);
   EXPECT_SAYS(no_thread.message, "ulimit -v");

@@ -6,14 +6,14 @@
 #include <fstream>
 
 #include "support/faulty_file_ops.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {
 namespace {
 
 using testing_support::Fault;
-using testing_support::refusal_of;
+using testing_support::refusal;
 
 class AtomicFile : public ::testing::Test {
  protected:
@@ -67,7 +67,7 @@ TEST_F(FaultyFile, SignalsAndShortWritesAreNoFailure) {
 
 TEST_F(FaultyFile, AFullDiskIsNamedWithWhatIsFree) {
   faulty.arm(Fault::kNoSpace, 1);
-  const std::string message = refusal_of<IoError>([&] { AtomicFileWriter(folder / "a", 3 << 20); });
+  const std::string message = refusal<IoError>([&] { AtomicFileWriter(folder / "a", 3 << 20); });
   EXPECT_SAYS(message, "cannot reserve 3.0 MiB (");
   EXPECT_SAYS(message, "are free): No space left on device");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -75,8 +75,8 @@ TEST_F(FaultyFile, AFullDiskIsNamedWithWhatIsFree) {
 
 TEST_F(AtomicFile, ReportsAMissingFolder) {
   const auto file = folder / "none" / "a";
-  EXPECT_SAYS(refusal_of<IoError>([&] { write_file_atomic(file, "x"); }), file.string() + ": ");
-  EXPECT_SAYS(refusal_of<IoError>([&] { write_file_atomic(file, "x"); }), "its folder does not exist");
+  EXPECT_SAYS(refusal<IoError>([&] { write_file_atomic(file, "x"); }), file.string() + ": ");
+  EXPECT_SAYS(refusal<IoError>([&] { write_file_atomic(file, "x"); }), "its folder does not exist");
 }
 
 TEST_F(FaultyFile, ErrorsNameTheFileAndNotTheTemporaryOne) {
@@ -84,7 +84,7 @@ TEST_F(FaultyFile, ErrorsNameTheFileAndNotTheTemporaryOne) {
   int num_failed = 0;
   for (std::size_t at = 0, end = faulty.num_operations(); at < end; ++at) {
     faulty.arm(Fault::kNoSpace, at);
-    const std::string message = refusal_of<IoError>([&] { write_file_atomic(folder / "a", "abc"); });
+    const std::string message = refusal<IoError>([&] { write_file_atomic(folder / "a", "abc"); });
     num_failed += message != "accepted" ? 1 : 0;
     EXPECT_EQ(message.find(".tmp-"), std::string::npos) << message;
   }

@@ -14,7 +14,7 @@
 
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {

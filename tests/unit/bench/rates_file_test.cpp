@@ -4,7 +4,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/bench/bench.h"
 #include "support/environment.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::bench {
@@ -42,7 +42,7 @@ TEST(RatesFile, AMalformedFileIsRefusedByName) {
   const std::string whole = read_file(file);
   const auto refuses = [&](const std::string& text) {
     write_file_atomic(file, text);
-    return refusal_of<FormatError>([&] { read_rates(file); }).find(file.string()) != std::string::npos;
+    return refusal<FormatError>([&] { read_rates(file); }).find(file.string()) != std::string::npos;
   };
   for (std::size_t length = 0; length + 2 < whole.size(); length += 29) EXPECT_TRUE(refuses(whole.substr(0, length)));
   for (const char* odd : {"[]", "7", "null", "{}", "{\"kind\": \"lora-train rates 1\"}"}) EXPECT_TRUE(refuses(odd));

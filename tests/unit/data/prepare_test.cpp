@@ -30,7 +30,7 @@ class PrepareData : public PrepareFixture {
     return said;
   }
   // Of the rows as the training data.
-  std::string refusal_of(const std::string& rows, const std::string& name = "t.jsonl") {
+  std::string refusal(const std::string& rows, const std::string& name = "t.jsonl") {
     return refusal(training_on(rows, name));
   }
 };
@@ -47,7 +47,7 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
   EXPECT_EQ(supervised(1), 2);  // "b."
   EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
-  const std::string refused = refusal_of(example("") + example(R"(, "weight": -0.5)"));
+  const std::string refused = refusal(example("") + example(R"(, "weight": -0.5)"));
   EXPECT_EQ(refused.find("t.jsonl:2: messages[2].weight is -0.5"), 0U) << refused;
 }
 
@@ -99,10 +99,10 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
 }
 
 TEST_F(PrepareData, WhereAllExamplesAreBadNoneIsLeftToDropTheOthersFor) {
-  const std::string same = refusal_of("{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n");
+  const std::string same = refusal("{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n");
   EXPECT_SAYS(same, "\n  and all 3 examples read so far fail for the same reason");
   EXPECT_FALSE(testing_support::says(same, "Fix")) << same;
-  EXPECT_SAYS(refusal_of("{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n"), "t.jsonl:2: the same\n");
+  EXPECT_SAYS(refusal("{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n"), "t.jsonl:2: the same\n");
 }
 
 TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
@@ -201,7 +201,7 @@ TEST_F(PrepareData, BadExamplesOfEveryLayoutStopWithTheirPlace) {
            {R"({"input_ids": [1, 2], "labels": [-100, -100]})",
             "t.jsonl:1: every example of the training data is masked"},
        }) {
-    EXPECT_TRUE(refusal_of(rows + "\n").starts_with(message)) << rows << "\n" << refusal_of(rows + "\n");
+    EXPECT_TRUE(refusal(rows + "\n").starts_with(message)) << rows << "\n" << refusal(rows + "\n");
   }
 }
 
@@ -219,15 +219,15 @@ TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
 }
 
 TEST_F(PrepareData, RefusesDataWithoutExamplesOrLabels) {
-  EXPECT_SAYS(refusal_of("\n\n"), "t.jsonl: the file has no example");
-  EXPECT_SAYS(refusal_of(" [ ] ", "t.json"), "t.json: the file has no example");
+  EXPECT_SAYS(refusal("\n\n"), "t.jsonl: the file has no example");
+  EXPECT_SAYS(refusal(" [ ] ", "t.json"), "t.json: the file has no example");
   DataSection section;
   EXPECT_THROW(prepare(section), ConfigError);
   EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
   section.datasets = {dataset("t.jsonl", "nope\n")};
   section.on_bad_row = OnBadRow::kDrop;
   EXPECT_SAYS(refusal(section), "no example of the training data is left");
-  const std::string message = refusal_of(R"({"messages": [{"role": "user", "content": "hello"}]})");
+  const std::string message = refusal(R"({"messages": [{"role": "user", "content": "hello"}]})");
   EXPECT_SAYS(message, "t.jsonl:1: every example of the training data is masked");
   EXPECT_SAYS(message, "user:hello.");
   EXPECT_SAYS(message, "loss_on: auto");

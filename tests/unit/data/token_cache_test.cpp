@@ -380,31 +380,31 @@ TEST_F(TokenTableTest, AFileInTheStageFolderThatIsALinkOrAnotherUsersIsNotRead) 
 }
 
 /// What is wrong with stage_dir.
-std::string refusal_of(const fs::path& folder) {
+std::string refusal(const fs::path& folder) {
   return testing_support::refusal<ConfigError>([&] { find_stage_folder(folder); });
 }
 
 TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
   const testing_support::TemporaryFolder folder;
   const auto stage = folder / "stage";
-  EXPECT_EQ(refusal_of(stage), "accepted") << "it does not exist yet";
+  EXPECT_EQ(refusal(stage), "accepted") << "it does not exist yet";
   fs::create_directory(stage);
   fs::create_directory_symlink(stage, folder / "link");
   for (const mode_t mode : {0700U, 0775U, 01777U}) {
     ASSERT_EQ(::chmod(stage.c_str(), mode), 0);
-    EXPECT_EQ(refusal_of(stage), "accepted") << mode;
+    EXPECT_EQ(refusal(stage), "accepted") << mode;
   }
-  EXPECT_EQ(refusal_of(folder / "link"), "accepted");
+  EXPECT_EQ(refusal(folder / "link"), "accepted");
   ASSERT_EQ(::chmod(stage.c_str(), 0777), 0);
-  EXPECT_SAYS(refusal_of(stage), stage.string() + " is writable by everyone");
+  EXPECT_SAYS(refusal(stage), stage.string() + " is writable by everyone");
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
   ASSERT_EQ(::chmod(stage.c_str(), 0755), 0);
   ASSERT_EQ(::lchown((folder / "link").c_str(), 12345, 12345), 0);
-  EXPECT_SAYS(refusal_of(folder / "link"), "link belongs to user 12345");
+  EXPECT_SAYS(refusal(folder / "link"), "link belongs to user 12345");
   ASSERT_EQ(::lchown((folder / "link").c_str(), 0, 0), 0);
   ASSERT_EQ(::chown(stage.c_str(), 12345, 12345), 0);
-  EXPECT_SAYS(refusal_of(stage), "belongs to user 12345");
-  EXPECT_SAYS(refusal_of(folder / "link"), "link belongs to user 12345");
+  EXPECT_SAYS(refusal(stage), "belongs to user 12345");
+  EXPECT_SAYS(refusal(folder / "link"), "link belongs to user 12345");
 }
 
 TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {

@@ -9,7 +9,7 @@
 
 #include "lora_train/device/gpu.h"
 #include "support/environment.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::device {
@@ -39,7 +39,7 @@ class FakeMachine : public testing::Test {
 
   /// What require_gpu says; empty when it passes.
   std::string refusal(int index = 0) const {
-    const std::string text = testing_support::refusal_of<DeviceError>([&] { require_gpu(find(), index); });
+    const std::string text = testing_support::refusal<DeviceError>([&] { require_gpu(find(), index); });
     return text == "accepted" ? "" : text;
   }
 

@@ -4,7 +4,7 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::device {
@@ -81,7 +81,7 @@ TEST(GpuTable, RefusesWhatIsNone) {
       {changed("\"link_gb_s\": 20,", ""), "link_gb_s: missing"},
       {changed("\"link_gb_s\"", "\"nvlink\": 1, \"link_gb_s\""), "unknown member \"nvlink\""}};
   for (const auto& [text, part] : cases)
-    EXPECT_SAYS(testing_support::refusal_of<FormatError>([&text = text] { read(text); }), part);
+    EXPECT_SAYS(testing_support::refusal<FormatError>([&text = text] { read(text); }), part);
 }
 
 TEST(GpuTable, TheUsersReplaceThoseOfTheSameName) {

@@ -212,6 +212,7 @@ TEST(Merge, LeavesNothingOnADiskThatFills) {
       } catch (const IoError&) {
         ++num_failed;
         EXPECT_FALSE(fs::exists(test.folder / "out") && !fs::exists(test.folder / "out" / "config.json")) << at;
+        for (const auto& name : test.names()) EXPECT_FALSE(name.starts_with(".tmp-")) << name << " " << at;
       }
     }
     remove_tree(test.folder / "out");

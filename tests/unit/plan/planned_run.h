@@ -6,7 +6,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/run_spec.h"
-#include "support/says.h"
+#include "support/refusal.h"
 
 namespace lora_train::plan {
 
@@ -33,7 +33,7 @@ class PlannedRun : public ::testing::Test {
   }
   RunSpec fit(double gib, double host_gib = 64) const { return decide(facts_on_gpu(gib, host_gib)); }
   std::string refusal(double gib, double host_gib = 64) const {
-    return testing_support::refusal_of<DeviceError>([&] { fit(gib, host_gib); });
+    return testing_support::refusal<DeviceError>([&] { fit(gib, host_gib); });
   }
   static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGib; }
 

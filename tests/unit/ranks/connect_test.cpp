@@ -11,8 +11,8 @@
 #include "lora_train/base/text.h"
 #include "support/environment.h"
 #include "support/rank_processes.h"
+#include "support/refusal.h"
 #include "support/run_command.h"
-#include "support/says.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {

@@ -12,7 +12,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/ranks/connect.h"
 #include "support/rank_processes.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {

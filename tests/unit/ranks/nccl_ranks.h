@@ -14,7 +14,7 @@
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "support/environment.h"
 #include "support/rank_processes.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "transport.h"
 
 namespace lora_train::ranks::nccl_test {

@@ -12,14 +12,14 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "support/rank_processes.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::ranks {
 namespace {
 
 using std::chrono::minutes;
-using testing_support::refusal_of;
+using testing_support::refusal;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
 
@@ -47,7 +47,7 @@ TEST(Rendezvous, Rank0PublishesWhereItListensForOneProcessOfEachRank) {
     host.store->set("key", "value");
     const std::string file = std::filesystem::directory_iterator(folder.path())->path().filename().string();
     return client.store->get_to_str("key") + " " + file + " " + client.host + (client.published ? " published" : "") +
-           "|" + refusal_of([&] { meet(second, {}, minutes(1)); });
+           "|" + refusal([&] { meet(second, {}, minutes(1)); });
   });
   EXPECT_TRUE(
       text.starts_with("value lora-train.job.address 127.0.0.1|rank 1 of 2 (--nproc): another process has this "
@@ -144,7 +144,7 @@ TEST(Rendezvous, AMasterThatIsNotThereIsNamed) {
     launch::World world = rank_of_two(1, launch::Launcher::kVariables);
     world.master_address = host;
     world.master_port = 1;
-    EXPECT_SAYS(refusal_of<DeviceError>([&] { meet(world, {}, std::chrono::milliseconds(1)); }),
+    EXPECT_SAYS(refusal<DeviceError>([&] { meet(world, {}, std::chrono::milliseconds(1)); }),
                 "no answer at " + host + ", port 1");
   }
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "support/says.h"
+#include "support/refusal.h"
 
 namespace lora_train::run {
 namespace {

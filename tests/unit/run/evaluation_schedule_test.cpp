@@ -4,14 +4,14 @@
 
 #include "bench/bench_run.h"
 #include "lora_train/data/plan/batch_class.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "unit/data/plan_support.h"
 
 namespace lora_train::run {
 namespace {
 
 using evaluate::EvalResult;
-using testing_support::refusal_of;
+using testing_support::refusal;
 
 EvalResult result(const std::string& name, double loss, double accuracy = 0, double ece = 0,
                   long long num_tokens = 10) {
@@ -160,15 +160,15 @@ TEST(BestModel, AnEvaluationWithoutTheMetricCountsForNothing) {
 
 TEST(BestModel, AnUnknownMetricIsRefusedWithThoseThatAreThere) {
   const auto refusal = [](const RunSection& section) {
-    return refusal_of<ConfigError>([&] { const JudgedTask best(section); });
+    return refusal<ConfigError>([&] { const JudgedTask best(section); });
   };
-  const auto refusal_of_sets = [](const std::string& metric) {
-    return refusal_of<ConfigError>([&] { const BestModel best(section_with(metric), {"val"}, {}); });
+  const auto refusal_sets = [](const std::string& metric) {
+    return refusal<ConfigError>([&] { const BestModel best(section_with(metric), {"val"}, {}); });
   };
-  EXPECT_SAYS(refusal_of_sets("eval_los"), "Did you mean \"eval_loss\"?");
-  EXPECT_SAYS(refusal_of_sets("test.loss"), "ece, val.loss");
-  EXPECT_NE(refusal_of_sets("val.accuracy"), "accepted");
-  EXPECT_EQ(refusal_of_sets("val.token_accuracy"), "accepted");
+  EXPECT_SAYS(refusal_sets("eval_los"), "Did you mean \"eval_loss\"?");
+  EXPECT_SAYS(refusal_sets("test.loss"), "ece, val.loss");
+  EXPECT_NE(refusal_sets("val.accuracy"), "accepted");
+  EXPECT_EQ(refusal_sets("val.token_accuracy"), "accepted");
   EXPECT_SAYS(refusal(section_with("conf.ecce")), "Did you mean \"conf.ece\"?");
   EXPECT_SAYS(refusal(section_with("conf.b.ece")), "conf.accuracy, conf.ece,");
   EXPECT_EQ(refusal(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";

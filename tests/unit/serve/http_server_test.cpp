@@ -132,6 +132,12 @@ TEST_F(Http, RefusesWrongRequestsAndGoesOn) {
     EXPECT_TRUE(has(answer, "HTTP/1.1 4")) << request.substr(0, 200) << "\n" << answer;
     EXPECT_TRUE(has(answer, R"({"error":{"message":")")) << request.substr(0, 200) << "\n" << answer;
   }
+  std::string plain = post(good_);
+  plain.replace(plain.find("application/json"), 16, "text/plain");
+  EXPECT_TRUE(has(ask(plain), "HTTP/1.1 415"));
+  EXPECT_TRUE(has(ask(requests.back()), "HTTP/1.1 413"));
+  EXPECT_TRUE(has(ask("GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "HTTP/1.1 405"));
+  EXPECT_TRUE(has(ask("POST /v1/other HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "HTTP/1.1 404"));
   EXPECT_TRUE(has(ask(post(good_)), "HTTP/1.1 200"));
 }
 
@@ -199,6 +205,7 @@ TEST_F(Http, AsksForItsKey) {
   start("open sesame");
   EXPECT_TRUE(has(ask(post(good_)), "HTTP/1.1 401"));
   EXPECT_TRUE(has(ask(post(good_, "Authorization: Bearer open sesam\r\n")), "HTTP/1.1 401"));
+  EXPECT_TRUE(has(ask("GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "HTTP/1.1 401"));
   EXPECT_TRUE(has(ask(post(good_, "Authorization: Bearer open sesame\r\n")), "HTTP/1.1 200"));
   EXPECT_TRUE(has(ask("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), R"({"status":"ok"})"));
 }

@@ -208,6 +208,7 @@ TEST(ChatTemplate, BombsAreStopped) {
        {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "32 levels"},
        {"{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "100 levels"},
        {"{% set ns = namespace(x=1) %}{% set ns.x = ns %}", "namespace"},
+       {"{% set ns = namespace(x=1) %}\n{% set ns.x = [ns] %}", "namespace", 2},
        {"{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "16 MiB"}});
 }
 

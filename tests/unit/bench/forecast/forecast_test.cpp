@@ -17,7 +17,7 @@
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
 #include "support/environment.h"
-#include "support/says.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::bench {
@@ -304,8 +304,7 @@ TEST(Calibration, IsTheMedianAndTheSpread) {
 }
 
 TEST_F(ForecastTest, DocumentsLongerThanARowAndACpuWithoutRatesAreRefused) {
-  EXPECT_SAYS(testing_support::refusal_of<ConfigError>([] { make_forecast(request_for_cpu()); }),
-              "bench --measure-rates");
+  EXPECT_SAYS(testing_support::refusal<ConfigError>([] { make_forecast(request_for_cpu()); }), "bench --measure-rates");
   ForecastRequest request = request_for(shipped("h100"), "H100");
   request.tokens_per_document = 4096;
   EXPECT_THROW(make_forecast(request), ConfigError);

@@ -195,6 +195,7 @@ TEST(StoredLinear, ReadsPlainBitsandbytesAndFp8Weights) {
     EXPECT_EQ(short_name(linear.nested_map), want.nested_map);
     EXPECT_EQ(linear.num_scales(), want.num_scales);
     EXPECT_EQ(linear.bytes(2), want.bytes);
+    EXPECT_EQ(linear.bytes(4), want.format == LinearFormat::kPlain ? 2 * want.bytes : want.bytes);
     EXPECT_EQ(linear.names.size(), want.num_names);
     EXPECT_EQ(linear_formats(opened.config, opened.weights), want.formats);
     EXPECT_EQ(opened.log, "");
