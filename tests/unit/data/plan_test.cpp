@@ -196,7 +196,8 @@ std::vector<Documents> rows_of(const DocumentStore& store, const PlanOptions& op
 
 std::vector<int> times_seen(const DocumentStore& store, const PlanOptions& options, int epoch) {
   std::vector<int> times(store.size());
-  for (const std::uint32_t document : plan_rows(store, options, epoch).documents()) ++times[document];
+  const Rows rows = plan_rows(store, options, epoch);
+  for (const std::uint32_t document : rows.documents()) ++times[document];
   return times;
 }
 

@@ -159,25 +159,25 @@ TEST(BestModel, AnEvaluationWithoutTheMetricCountsForNothing) {
 }
 
 TEST(BestModel, AnUnknownMetricIsRefusedWithThoseThatAreThere) {
-  const auto refusal = [](const RunSection& section) {
-    return refusal<ConfigError>([&] { const JudgedTask best(section); });
+  const auto refusal_of = [](const RunSection& section) {
+    return testing_support::refusal<ConfigError>([&] { const JudgedTask best(section); });
   };
   const auto refusal_sets = [](const std::string& metric) {
-    return refusal<ConfigError>([&] { const BestModel best(section_with(metric), {"val"}, {}); });
+    return testing_support::refusal<ConfigError>([&] { const BestModel best(section_with(metric), {"val"}, {}); });
   };
   EXPECT_SAYS(refusal_sets("eval_los"), "Did you mean \"eval_loss\"?");
   EXPECT_SAYS(refusal_sets("test.loss"), "ece, val.loss");
   EXPECT_NE(refusal_sets("val.accuracy"), "accepted");
   EXPECT_EQ(refusal_sets("val.token_accuracy"), "accepted");
-  EXPECT_SAYS(refusal(section_with("conf.ecce")), "Did you mean \"conf.ece\"?");
-  EXPECT_SAYS(refusal(section_with("conf.b.ece")), "conf.accuracy, conf.ece,");
-  EXPECT_EQ(refusal(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";
-  EXPECT_SAYS(refusal(section_with("eval_loss", 2)), "no evaluation has \"eval_loss\"");
-  EXPECT_NE(refusal(section_with("conf.over_confidence")), "accepted") << "which way is better?";
+  EXPECT_SAYS(refusal_of(section_with("conf.ecce")), "Did you mean \"conf.ece\"?");
+  EXPECT_SAYS(refusal_of(section_with("conf.b.ece")), "conf.accuracy, conf.ece,");
+  EXPECT_EQ(refusal_of(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";
+  EXPECT_SAYS(refusal_of(section_with("eval_loss", 2)), "no evaluation has \"eval_loss\"");
+  EXPECT_NE(refusal_of(section_with("conf.over_confidence")), "accepted") << "which way is better?";
   RunSection section = section_with("conf.mean_confidence");
-  EXPECT_NE(refusal(section), "accepted");
+  EXPECT_NE(refusal_of(section), "accepted");
   section.greater_is_better = true;
-  EXPECT_EQ(refusal(section), "accepted");
+  EXPECT_EQ(refusal_of(section), "accepted");
 }
 
 TEST(EvaluationSchedule, AreWarnedOfAboveATenthOfTheTime) {
