@@ -212,7 +212,8 @@ TEST(AdapterFile, ChecksEveryTensor) {
   mentions(tensor_error({tensor(a, {2, 5}), tensor(b, {4, 2})}), "another model or rank");
   mentions(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2}), tensor("x", {1})}), "x: is not a LoRA tensor");
   for (const auto dtype : {storage::DType::kI64, storage::DType::kF64, storage::DType::kU8, storage::DType::kBool}) {
-    mentions(tensor_error({tensor(a, {2, 6}, dtype), tensor(b, {4, 2}, dtype)}), std::string(storage::dtype_name(dtype)));
+    mentions(tensor_error({tensor(a, {2, 6}, dtype), tensor(b, {4, 2}, dtype)}),
+             std::string(storage::dtype_name(dtype)));
   }
   for (const float value : {NAN, -INFINITY}) {
     const std::vector<float> values(8, value);
