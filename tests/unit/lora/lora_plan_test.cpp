@@ -78,7 +78,7 @@ TEST(LoraPlan, APatternWithoutEffectIsAnErrorOfAProfileAndAWarningForAFile) {
   options.rank_pattern = {{"layers.2.*", 3}, {"q_proj", 4}};
   options.alpha_pattern = {{"v_proj", 6}};
   EXPECT_NO_THROW(check_patterns(options, config()));
-  for (const char* pattern : {"kproj", "k_proj", "q_proj", "layers.2.self_attn.v_proj"}) {
+  for (const char* pattern : {"proj", "kproj", "k_proj", "q_proj", "layers.2.self_attn.v_proj"}) {
     AdapterConfig spoiled = options;
     spoiled.rank_pattern.emplace_back(pattern, 5);
     testing_support::expect_refused([&] { check_patterns(spoiled, config()); }, "rank_pattern", {pattern},
