@@ -5,6 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/storage/run_marker.h"
+#include "support/refusal.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -13,6 +14,7 @@ namespace lora_train::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::refusal;
 using testing_support::TemporaryFolder;
 using testing_support::write_text;
 
@@ -30,17 +32,6 @@ void write_stopped_run(const fs::path& folder) {
   storage::write_new_marker(folder, false);
   const testing_support::SmallCheckpoint checkpoint(5);
   run_folder::save(folder, checkpoint.contents());
-}
-
-/// "where: message" of the error; its kind is `Kind`.
-template <class Kind, class Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const Kind& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST(FindAdapter, ARunIsTheAdapterInIt) {

@@ -167,6 +167,7 @@ TEST_F(Safetensors, RefusesEntriesOfTheWrongTypes) {  // rule 5
 TEST_F(Safetensors, RefusesMetadataThatIsNotStringToString) {
   expect_header_refused(R"({"__metadata__":{"a":1}})", "__metadata__ maps \"a\" to a number");
   expect_header_refused(R"({"__metadata__":{"a":{"b":"c"}}})", "__metadata__ maps \"a\" to an object");
+  expect_header_refused(R"({"__metadata__":{"a":null}})", "__metadata__ maps \"a\" to null");
   expect_header_refused(R"({"__metadata__":["a"]})", "\"__metadata__\" is an array");
 }
 

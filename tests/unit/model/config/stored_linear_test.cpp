@@ -385,7 +385,7 @@ void expect_all_refused(const std::vector<Malformed>& cases) {
           const ModelConfig config = folder.read_config();
           check_weights(config, folder.write(place.path()));
         },
-        expected, {malformed.message});
+        expected, {malformed.message}, ExitCode::kFormat, 500);
   }
 }
 
