@@ -120,7 +120,7 @@ endfunction()
 
 # lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules] [NAME name]): one GoogleTest binary, <module>_test or
 # `name`. Its label is `unit`; each case is a separate CTest test. Tests that include torch are compiled in batches of
-# four, in the order of SOURCES: a single batch would keep one core busy for minutes.
+# eight, in the order of SOURCES: a single batch would keep one core busy for minutes.
 function(lt_add_test module)
   if(NOT LORA_TRAIN_TESTS)
     return()
@@ -139,7 +139,7 @@ function(lt_add_test module)
   add_executable(${_test} ${ARG_SOURCES} ${_more})
   lt_use_unity(${_test})
   if(LT_KIND_${module} STREQUAL "torch")
-    set_target_properties(${_test} PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
+    set_target_properties(${_test} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
   endif()
   target_include_directories(${_test} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src
                              ${PROJECT_SOURCE_DIR}/src/${module})

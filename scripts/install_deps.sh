@@ -43,6 +43,9 @@ install_debian() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# Python compiles what it imports; to compile 13,600 files that pip unpacks takes 40 s.
+pip_install() { "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"; }
+
 # The stamp records the versions from scripts/dependencies.sh in a folder, and whether it includes those for tests.
 is_stamped() { [ -f "$1" ] && grep -qxF "$2" "$1"; }
 
@@ -59,14 +62,14 @@ install_wheels() {
     die "$("$python" -V) found, Python 3.11 or 3.12 is needed"
   [ -x "$deps/venv/bin/pip" ] || "$python" -m venv "$deps/venv"
   say "PyPI wheels: installing ${wheels[*]} into $deps/venv (torch brings about 3 GB of libraries the first time)"
-  "$deps/venv/bin/pip" install --quiet --disable-pip-version-check "${wheels[@]}"
+  pip_install "${wheels[@]}"
   printf '%s %s\n' "$hash" "$kind" >"$stamp"
 }
 
 # Fills $1 with nvcc from its wheels, so that $1/bin/nvcc compiles and links.
 install_nvcc_wheels() {
   mkdir -p "$1"
-  "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --upgrade --target "$1" "${PYPI_NVCC[@]}" ||
+  pip_install --no-deps --upgrade --target "$1" "${PYPI_NVCC[@]}" ||
     return 1
   local root="nvidia/cu${CUDA_SERIES%%.*}"
   [ -x "$1/$root/bin/nvcc" ] || return 1
@@ -113,7 +116,7 @@ install_cudnn_frontend() {
     return
   fi
   rm -rf "$folder.new" "$folder"
-  if "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$PYPI_CUDNN_FRONTEND" &&
+  if pip_install --no-deps --target "$folder.new" "$PYPI_CUDNN_FRONTEND" &&
     [ -f "$folder.new/include/cudnn_frontend.h" ]; then
     mkdir "$folder"
     mv "$folder.new/include" "$folder.new"/*.dist-info/licenses "$folder/"

@@ -142,9 +142,9 @@ stage_batteries() {
   return "$any_failed"
 }
 
-# Runs every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more
+# Runs every fuzz target over its kept corpus and 2 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more
 # by hand.
-stage_fuzz() { scripts/fuzz.sh --seconds 5 --seed 1 --results "$results/fuzz.txt"; }
+stage_fuzz() { scripts/fuzz.sh --seconds 2 --seed 1 --results "$results/fuzz.txt"; }
 
 stage_checks() {
   local any_failed=0 script

@@ -218,9 +218,9 @@ def merge(model, file_dtype, dtype):
 def training_cases(add):
     for number, family in enumerate(FAMILIES):
         for precision in ("fp32", "bf16"):
-            add(f"train/{family}/{precision}/packed", train(family, precision), quick=precision == "bf16" or number % 2 == 0)
+            add(f"train/{family}/{precision}/packed", train(family, precision), quick=(precision == "bf16") == (number % 2 == 0))
             add(f"train/{family}/{precision}/all_weights", train(family, precision, packing=number % 2 == 0, **FULL),
-                quick=(precision == "fp32") == (number == 1))
+                quick=(number, precision) in ((1, "fp32"), (2, "bf16")))
             add(f"train/{family}/{precision}/rows_dropout", train(family, precision, packing=False, lora_dropout=0.1),
                 quick=(number, precision) == (0, "fp32"))
         for index, mode in enumerate(RECOMPUTE[1:]):
@@ -255,7 +255,7 @@ def kernel_cases(add):
     for number, family in enumerate(FAMILIES):
         for precision in ("fp32", "bf16"):
             add_probe(f"cuda_on_cpu/{family}/{precision}/packed", family, precision, *CUDA_ON_CPU,
-                      quick=number == 2 or (number == 3 and precision == "fp32"))
+                      quick=(number, precision) in ((2, "bf16"), (3, "fp32")))
         other = ("bf16", "fp32")[number % 2]
         add_probe(f"cuda_on_cpu/{family}/{other}/all_weights", family, other, *CUDA_ON_CPU, quick=number == 1, **FULL)
         add_probe(f"cuda_on_cpu/{family}/{other}/rows_dropout_{RECOMPUTE[number]}", family, other, *CUDA_ON_CPU, packing=False,
@@ -278,7 +278,7 @@ def generation_cases(add):
         for precision in ("fp32", "bf16"):
             for what in ("base", "adapter"):
                 add_generate(f"generate/{family}/{precision}/{what}", family, precision, what == "adapter",
-                             quick=what == "adapter" and (precision == "fp32") == (number % 2 == 0))
+                             quick=what == "adapter" and (number, precision) in ((0, "fp32"), (1, "bf16")))
         precision = ("fp32", "bf16")[number % 2]
         add_generate(f"generate/{family}/{precision}/cuda_on_cpu", family, precision, True, "cuda-on-cpu")
         add(f"eval/{family}/{precision}", evaluate(family, precision), quick=number == 3)

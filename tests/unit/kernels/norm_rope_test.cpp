@@ -13,7 +13,7 @@ using namespace testing_support;
 
 constexpr double kEps = 1e-6;
 // On CUDA a block takes one row or two, whole ones in registers or what is left of them (from 16384 bf16, 8192 floats on).
-const std::vector<std::pair<int64_t, int64_t>> kSizes = {{1, 1},    {3, 7},    {5, 33},   {5, 64},   {4, 256},
+const std::vector<std::pair<int64_t, int64_t>> kRowSizes = {{1, 1},    {3, 7},    {5, 33},   {5, 64},   {4, 256},
                                                          {67, 129}, {2, 3584}, {1, 4104}, {1, 4101}, {2, 17000}};
 
 constexpr double kOffsets[] = {0, 1};  ///< of the weight: Llama's and Gemma's
@@ -73,7 +73,7 @@ struct NormCase {
 
 // In fp64 this is the reference.
 TEST_P(RmsNorm, MatchesAtensAutogradAddsToAResidualAndAccumulates) {
-  for (const auto& [rows, D] : kSizes) {
+  for (const auto& [rows, D] : kRowSizes) {
     for (const double offset : kOffsets) {
       SCOPED_TRACE(::testing::Message() << rows << "x" << D << " offset " << offset);
       const NormCase c(place, rows, D, offset);
@@ -180,7 +180,7 @@ TEST_P(Rope, MatchesReferenceBothWays) {
 class QkNormRope : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(QkNormRope);
 
-struct Shape {
+struct Heads {
   int64_t N, H, K, E;
   int64_t qk() const { return (H + K) * E; }
   int64_t qkv() const { return (H + 2 * K) * E; }
@@ -188,7 +188,7 @@ struct Shape {
 
 // Heads that leave lanes of a GPU idle (80, 96), more of them than a block has groups (256), more than one pack a lane (580,
 // 1056).
-const std::vector<Shape> kShapes = {{1, 1, 1, 2},    {3, 5, 2, 6},  {17, 4, 1, 34},  {5, 14, 2, 64}, {2, 3, 1, 80},
+const std::vector<Heads> kHeads = {{1, 1, 1, 2},    {3, 5, 2, 6},  {17, 4, 1, 34},  {5, 14, 2, 64}, {2, 3, 1, 80},
                                     {3, 16, 8, 128}, {3, 4, 2, 96}, {2, 14, 3, 256}, {2, 9, 1, 580}, {1, 2, 1, 1056}};
 constexpr int64_t kPositions = 40;
 
@@ -197,8 +197,8 @@ enum class Source { kInPlace, kApart, kFewerTokens, kOnlyVInPlace };
 constexpr std::array kSources = {Source::kInPlace, Source::kApart, Source::kFewerTokens, Source::kOnlyVInPlace};
 
 /// Everything of a shape at a place; the same values at every place, rounded to its dtype.
-struct Case {
-  Case(const Shape& s, const Place& place, bool has_norm, Source from = Source::kInPlace)
+struct RopeCase {
+  RopeCase(const Heads& s, const Place& place, bool has_norm, Source from = Source::kInPlace)
       : shape(s),
         positions((at::arange(s.N, at::kInt) * 7).remainder(kPositions).to(at::kInt).to(place.device)),
         table(table_on(place.device, s.E, kPositions, 1.0)),
@@ -231,7 +231,7 @@ struct Case {
     norm.rstd.copy_((norm.raw.unflatten(1, {shape.H + shape.K, shape.E}).square().mean(2) + kEps).rsqrt().t());
   }
 
-  Shape shape;
+  Heads shape;
   at::Tensor positions;
   RopeTable table;
   at::Tensor qkv, d_qkv;
@@ -242,8 +242,8 @@ struct Case {
 const Place kExact{at::kCPU, at::kDouble};
 
 /// The same case in fp64, with the values that rounding left.
-Case exact(const Case& given, bool has_norm, Source from = Source::kInPlace) {
-  Case same(given.shape, kExact, has_norm, from);
+RopeCase exact(const RopeCase& given, bool has_norm, Source from = Source::kInPlace) {
+  RopeCase same(given.shape, kExact, has_norm, from);
   same.qkv.copy_(given.qkv);
   same.d_qkv.copy_(given.d_qkv);
   same.given.q.copy_(given.given.q);
@@ -259,8 +259,8 @@ class QkNormRopeReference : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(OffsetsOfTheWeight, QkNormRopeReference, ::testing::Values(0.0, 1.0));
 
 TEST_P(QkNormRopeReference, GradientMatchesCentralDifferences) {
-  const Shape s{3, 2, 1, 6};
-  Case c(s, kExact, true);
+  const Heads s{3, 2, 1, 6};
+  RopeCase c(s, kExact, true);
   c.norm.weight_offset = GetParam();
   const auto dy = uniform({s.N, s.qk()}, 9, at::kDouble);
   const auto start = c.qkv.contiguous();
@@ -289,11 +289,11 @@ enum class Norm { kNone, kPlain, kOnePlus };  ///< kOnePlus: 1 + weight, as Gemm
 constexpr std::array kNorms = {Norm::kNone, Norm::kPlain, Norm::kOnePlus};
 
 TEST_P(QkNormRope, ForwardMatchesReference) {
-  for (const Shape& s : kShapes) {
+  for (const Heads& s : kHeads) {
     for (const Norm norm : kNorms) {
       const bool has_norm = norm != Norm::kNone;
-      Case c(s, place, has_norm);
-      Case want = exact(c, has_norm);
+      RopeCase c(s, place, has_norm);
+      RopeCase want = exact(c, has_norm);
       c.norm.weight_offset = want.norm.weight_offset = norm == Norm::kOnePlus ? 1 : 0;
       const auto before = c.qkv.clone();
       qk_norm_rope_forward(c.qkv, c.rotation(), c.norm);
@@ -308,10 +308,10 @@ TEST_P(QkNormRope, ForwardMatchesReference) {
   }
 }
 
-void expect_backward(const Shape& s, const Place& place, Norm norm, Source from) {
+void expect_backward(const Heads& s, const Place& place, Norm norm, Source from) {
   const bool has_norm = norm != Norm::kNone;
-  Case c(s, place, has_norm, from);
-  Case want = exact(c, has_norm, from);
+  RopeCase c(s, place, has_norm, from);
+  RopeCase want = exact(c, has_norm, from);
   c.norm.weight_offset = want.norm.weight_offset = norm == Norm::kOnePlus ? 1 : 0;
   if (has_norm) {
     want.save();
@@ -336,7 +336,7 @@ void expect_backward(const Shape& s, const Place& place, Norm norm, Source from)
 }
 
 TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
-  for (const Shape& s : kShapes) {
+  for (const Heads& s : kHeads) {
     for (const Norm norm : kNorms) {
       for (const Source from : kSources) {
         SCOPED_TRACE(::testing::Message()
@@ -353,12 +353,12 @@ TEST_P(QkNormRope, WeightGradientsAddOverManyTokens) {
 
 TEST_P(QkNormRope, GradientsElsewhereGiveTheBitsOfThoseInPlace) {
   for (const bool has_norm : {false, true}) {
-    const Shape s{5, 14, 2, 64};
-    Case apart(s, place, has_norm, Source::kApart), in_place(s, place, has_norm);
+    const Heads s{5, 14, 2, 64};
+    RopeCase apart(s, place, has_norm, Source::kApart), in_place(s, place, has_norm);
     in_place.given.q.copy_(apart.given.q);
     in_place.given.k.copy_(apart.given.k);
     in_place.given.v.copy_(apart.given.v);
-    for (Case* c : {&apart, &in_place}) {
+    for (RopeCase* c : {&apart, &in_place}) {
       qk_norm_rope_forward(c->qkv, c->rotation(), c->norm);
       qk_norm_rope_backward(c->given, c->rotation(), c->norm, c->d_qkv);
     }
@@ -370,17 +370,17 @@ TEST_P(QkNormRope, GradientsElsewhereGiveTheBitsOfThoseInPlace) {
 }
 
 TEST_P(QkNormRope, FrozenNormsGetNoGradient) {
-  Case c(kShapes[2], place, true), trained(kShapes[2], place, true);
-  for (Case* one : {&c, &trained}) qk_norm_rope_forward(one->qkv, one->rotation(), one->norm);
+  RopeCase c(kHeads[2], place, true), trained(kHeads[2], place, true);
+  for (RopeCase* one : {&c, &trained}) qk_norm_rope_forward(one->qkv, one->rotation(), one->norm);
   c.norm.grad_q_weight = c.norm.grad_k_weight = at::Tensor();
-  for (Case* one : {&c, &trained}) qk_norm_rope_backward(one->given, one->rotation(), one->norm, one->d_qkv);
+  for (RopeCase* one : {&c, &trained}) qk_norm_rope_backward(one->given, one->rotation(), one->norm, one->d_qkv);
   EXPECT_TRUE(at::equal(c.d_qkv, trained.d_qkv));
 }
 
 TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Shape s{9, 3, 2, 64};
-    Case c(s, {at::kCPU, dtype}, true);
+    const Heads s{9, 3, 2, 64};
+    RopeCase c(s, {at::kCPU, dtype}, true);
     const auto expected = c.qkv.clone();
     for (int64_t head = 0; head < s.H + s.K; ++head) {
       auto y = expected.narrow(1, head * s.E, s.E), rstd = at::empty({s.N});
@@ -395,7 +395,7 @@ TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
 
 TEST(QkNormRope, RefusesGradientsOfOtherSizes) {
   const auto refuses = [](const std::function<void(AttentionGradients&)>& change) {
-    Case c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, false, Source::kApart);
+    RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, false, Source::kApart);
     change(c.given);
     EXPECT_THROW(qk_norm_rope_backward(c.given, c.rotation(), c.norm, c.d_qkv), ShapeError);
   };
@@ -409,7 +409,7 @@ TEST(QkNormRope, RefusesGradientsOfOtherSizes) {
 }
 
 TEST(Rope, RefusesOtherHeadSizes) {
-  Case c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true);
+  RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true);
   c.norm.k_weight = at::ones({8});
   EXPECT_THROW(qk_norm_rope_forward(c.qkv, c.rotation(), c.norm), ShapeError);
   auto x = at::ones({2, 1, 8});
