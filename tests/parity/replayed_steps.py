@@ -22,7 +22,7 @@ def assert_near(one, other):
     assert one["grad_norms"] == pytest.approx(other["grad_norms"], rel=2e-5)
 
 
-def check_replayed(case, tmp_path, num_steps=4, code=(), **changes):
+def check_replayed(case, tmp_path, num_steps=3, code=(), **changes):
     """The replayed steps are the steps; returns (the replayed ones, those that were asked for)."""
     replayed, asked = (curve(case, tmp_path, num_steps, GRAPHS[mode] + code, **changes) for mode in ("on", "off"))
     assert replayed["replays"] >= 4 * num_steps and asked["replays"] == 0

@@ -39,7 +39,7 @@ def kill_somewhere(run, output_dir, rng):
 
 @pytest.mark.parametrize("seed", [20261121, 20261129])
 def test_kill_9(seed, tmp_path, record_property):
-    target = amount(25, 500)
+    target = amount(15, 500)
     run = LongRun(tmp_path)
     run.learn_what_to_expect()
     rng = random.Random(seed)

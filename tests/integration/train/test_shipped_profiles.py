@@ -24,7 +24,7 @@ def train(name, tmp_path, *more):
     rows = [{"messages": [{"role": "user", "content": f"{i} + 2?"}, {"role": "assistant", "content": f"{i + 2}"}]} for i in range(300)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return lora_train("train", "--profile", name, "--model", EXAMPLE / "model", "--train-data", tmp_path / "rows.jsonl",
-                      "--output-dir", tmp_path / "run", "max_steps=2", *more, cwd=ROOT,
+                      "--output-dir", tmp_path / "run", "max_steps=1", *more, cwd=ROOT,
                       environment={"CONFIDENCE_DATA": CONFIDENCE / "heldout.jsonl"})
 
 

@@ -6,6 +6,7 @@
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "support/loaded_tokenizer.h"
 #include "support/refusal.h"
 #include "support/test_data.h"
 
@@ -88,10 +89,10 @@ TEST_F(EncodeSample, MarkedTurnsAreNotTrained) {
 
 TEST_F(EncodeSample, AllTrainsNoTokenThatTouchesAMarkedTurn) {
   LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
-  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  const auto& tokenizer = testing_support::loaded_tokenizer(folder);
   const auto chat_template = tokenizer::ChatTemplate::load(folder);
   const ChatSample chat{{{"user", "a"}, {"assistant", "hello there"}, {"user", "c"}, {"assistant", "d"}}, 0, {}, {}};
-  const EncodeOptions options{tokenizer.get(), chat_template.get(), LossOn::kAll, 0};
+  const EncodeOptions options{&tokenizer, chat_template.get(), LossOn::kAll, 0};
   const ChatSample marked = with_weights(chat, {kNone, kSkip, kNone, kNone});
   EncodeOptions only_turns = options;
   only_turns.loss_on = LossOn::kAssistant;

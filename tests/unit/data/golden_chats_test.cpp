@@ -12,6 +12,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "support/loaded_tokenizer.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -23,8 +24,8 @@ struct GoldenFile {
   const char* folder;         // of the model
   const char* template_file;  // in it
   int examples, errors;
-  const char* tokenizer_file = "tokenizer.json";
-  const char* dialogues = nullptr;  // the golden file with the messages, where this one has only their ids
+  const char* tokenizer_file = nullptr;  // in place of tokenizer.json
+  const char* dialogues = nullptr;       // the golden file with the messages, where this one has only their ids
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
@@ -105,21 +106,24 @@ int expect_golden_or_refusal(const Json& golden, const tokenizer::ChatTemplate& 
 
 class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
  protected:
-  // The folder with the tokenizer of the case under the name that is looked for.
-  std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const std::filesystem::path& model) const {
+  const tokenizer::Tokenizer& tokenizer_of(const std::filesystem::path& model) {
+    if (GetParam().tokenizer_file == nullptr) return testing_support::loaded_tokenizer(model);
     std::filesystem::copy_file(model / GetParam().tokenizer_file, folder_ / "tokenizer.json");
     std::filesystem::copy_file(model / "tokenizer_config.json", folder_ / "tokenizer_config.json");
-    return tokenizer::Tokenizer::load(folder_.path());
+    own_ = tokenizer::Tokenizer::load(folder_.path());
+    return *own_;
   }
 
+ private:
   testing_support::TemporaryFolder folder_;
+  std::unique_ptr<tokenizer::Tokenizer> own_;
 };
 
 TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
   const GoldenFile& param = GetParam();
   LORA_TRAIN_REQUIRE_DATA(model, param.folder);
   LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + param.name + ".jsonl");
-  const auto tokenizer = load_tokenizer(model);
+  const tokenizer::Tokenizer& tokenizer = tokenizer_of(model);
   const auto chat_template =
       tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
   std::map<std::string, Json> dialogues;
@@ -135,7 +139,7 @@ TEST_P(GoldenChatExamples, TextSpansIdsAndLabelsAreEqual) {
         if (dialogue.contains(field)) golden[field] = dialogue[field];
       }
     }
-    errors += expect_golden_or_refusal(golden, *chat_template, *tokenizer);
+    errors += expect_golden_or_refusal(golden, *chat_template, tokenizer);
   }
   EXPECT_EQ(examples, param.examples);
   EXPECT_EQ(errors, param.errors);
@@ -190,16 +194,16 @@ TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
                                                {"mistral-v3", "mistral/v3", "mistral-v0.3"}}) {
     LORA_TRAIN_REQUIRE_DATA(model, folder);
     LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + golden_file + ".jsonl");
-    const auto tokenizer = tokenizer::Tokenizer::load(model);
+    const auto& tokenizer = testing_support::loaded_tokenizer(model);
     const auto chat_template = tokenizer::load_chat_template(name, model);
     int rendered = 0;
     for (Json& golden : read_goldens(goldens)) {
       if (!is_plain_chat(golden)) continue;
       ++rendered;
       if (golden.contains("error")) {
-        EXPECT_THROW(expect_golden(golden, *chat_template, *tokenizer), DataError) << name << " " << golden["id"];
+        EXPECT_THROW(expect_golden(golden, *chat_template, tokenizer), DataError) << name << " " << golden["id"];
       } else {
-        expect_golden(golden, *chat_template, *tokenizer);
+        expect_golden(golden, *chat_template, tokenizer);
       }
     }
     EXPECT_GT(rendered, 150) << name;

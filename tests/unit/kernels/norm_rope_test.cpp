@@ -14,7 +14,7 @@ using namespace testing_support;
 constexpr double kEps = 1e-6;
 // On CUDA a block takes one row or two, whole ones in registers or what is left of them (from 16384 bf16, 8192 floats on).
 const std::vector<std::pair<int64_t, int64_t>> kRowSizes = {{1, 1},    {3, 7},    {5, 33},   {5, 64},   {4, 256},
-                                                         {67, 129}, {2, 3584}, {1, 4104}, {1, 4101}, {2, 17000}};
+                                                            {67, 129}, {2, 3584}, {1, 4104}, {1, 4101}, {2, 17000}};
 
 constexpr double kOffsets[] = {0, 1};  ///< of the weight: Llama's and Gemma's
 
@@ -189,7 +189,7 @@ struct Heads {
 // Heads that leave lanes of a GPU idle (80, 96), more of them than a block has groups (256), more than one pack a lane (580,
 // 1056).
 const std::vector<Heads> kHeads = {{1, 1, 1, 2},    {3, 5, 2, 6},  {17, 4, 1, 34},  {5, 14, 2, 64}, {2, 3, 1, 80},
-                                    {3, 16, 8, 128}, {3, 4, 2, 96}, {2, 14, 3, 256}, {2, 9, 1, 580}, {1, 2, 1, 1056}};
+                                   {3, 16, 8, 128}, {3, 4, 2, 96}, {2, 14, 3, 256}, {2, 9, 1, 580}, {1, 2, 1, 1056}};
 constexpr int64_t kPositions = 40;
 
 /// Where the gradients of q, k and v come from.

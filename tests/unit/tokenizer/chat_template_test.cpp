@@ -6,6 +6,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "support/loaded_tokenizer.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -243,9 +244,9 @@ TEST(EndOfTurn, IsTheTokenBehindTheAnswer) {
   LORA_TRAIN_REQUIRE_DATA(qwen, "qwen2.5");
   LORA_TRAIN_REQUIRE_DATA(mistral, "mistral/v3");
   const auto end_of = [](const ChatTemplate& chat_template, const std::filesystem::path& folder) {
-    const auto tokenizer = Tokenizer::load(folder);
-    const auto id = end_of_turn(chat_template, *tokenizer).id;
-    return id ? tokenizer->id_to_token(*id) : std::string("none");
+    const Tokenizer& tokenizer = testing_support::loaded_tokenizer(folder);
+    const auto id = end_of_turn(chat_template, tokenizer).id;
+    return id ? tokenizer.id_to_token(*id) : std::string("none");
   };
   EXPECT_EQ(end_of(*ChatTemplate::load(qwen), qwen), "<|im_end|>");
   EXPECT_EQ(end_of(*ChatTemplate::load(mistral), mistral), "</s>");

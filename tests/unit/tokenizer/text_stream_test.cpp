@@ -4,12 +4,15 @@
 
 #include "lora_train/base/utf8.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "support/loaded_tokenizer.h"
 #include "support/test_data.h"
 #include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {
 namespace {
+
+using testing_support::loaded_tokenizer;
 
 // Pieces joined; fails where a piece holds a part of a character.
 std::string streamed(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
@@ -43,9 +46,9 @@ void expect_same_as_decode(const Tokenizer& tokenizer) {
 TEST(TextStream, JoinsToTheDecodedText) {
   LORA_TRAIN_REQUIRE_DATA(byte_level, "qwen2.5");
   LORA_TRAIN_REQUIRE_DATA(mistral, "mistral/v3");
-  expect_same_as_decode(*Tokenizer::load(byte_level));
-  expect_same_as_decode(*Tokenizer::load(mistral));
-  expect_same_as_decode(*Tokenizer::load(mistral, {.file = TokenizerFile::kSentencePieceModel}));
+  expect_same_as_decode(loaded_tokenizer(byte_level));
+  expect_same_as_decode(loaded_tokenizer(mistral));
+  expect_same_as_decode(loaded_tokenizer(mistral, TokenizerFile::kSentencePieceModel));
 }
 
 TEST(TextStream, JoinsToTheDecodedTextForUnigram) {
@@ -56,22 +59,22 @@ TEST(TextStream, JoinsToTheDecodedTextForUnigram) {
 
 TEST(TextStream, KeepsWhatWasShownWhenBytesOfNoCharacterFollow) {
   LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
-  const auto tokenizer = Tokenizer::load(folder, {.file = TokenizerFile::kTokenizerJson});
+  const Tokenizer& tokenizer = loaded_tokenizer(folder);
   std::vector<std::int32_t> ids;
-  for (const char* token : {"▁a", "<0x4A>", "<0xC3>", "b"}) ids.push_back(tokenizer->token_to_id(token).value());
+  for (const char* token : {"▁a", "<0x4A>", "<0xC3>", "b"}) ids.push_back(tokenizer.token_to_id(token).value());
   const std::string broken = "\xEF\xBF\xBD";
-  ASSERT_EQ(tokenizer->decode(ids), "a" + broken + broken + "b");
-  EXPECT_EQ(streamed(*tokenizer, ids), "aJ" + broken + "b");
+  ASSERT_EQ(tokenizer.decode(ids), "a" + broken + broken + "b");
+  EXPECT_EQ(streamed(tokenizer, ids), "aJ" + broken + "b");
 }
 
 TEST(TextStream, HoldsACharacterUntilItIsWholeAndLeavesSpecialTokensOut) {
   LORA_TRAIN_REQUIRE_DATA(folder, "qwen2.5");
-  const auto tokenizer = Tokenizer::load(folder);
-  const auto ids = tokenizer->encode("\xF0\x9F\xAB\xA0\xF0\x9F\xAB\xA1").ids;  // several tokens each
+  const Tokenizer& tokenizer = loaded_tokenizer(folder);
+  const auto ids = tokenizer.encode("\xF0\x9F\xAB\xA0\xF0\x9F\xAB\xA1").ids;  // several tokens each
   ASSERT_GT(ids.size(), 3U);
-  TextStream stream(*tokenizer), cut(*tokenizer);
+  TextStream stream(tokenizer), cut(tokenizer);
   EXPECT_EQ(stream.push(ids[0]), "");
-  EXPECT_EQ(stream.push(*tokenizer->token_to_id("<|im_end|>")), "");
+  EXPECT_EQ(stream.push(*tokenizer.token_to_id("<|im_end|>")), "");
   std::string rest;
   for (std::size_t i = 1; i < ids.size(); ++i) rest += stream.push(ids[i]);
   EXPECT_EQ(rest, "\xF0\x9F\xAB\xA0\xF0\x9F\xAB\xA1");

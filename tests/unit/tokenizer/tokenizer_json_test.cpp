@@ -8,6 +8,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "support/loaded_tokenizer.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -195,17 +196,17 @@ TEST_F(TokenizerJson, FingerprintFollowsFilesAndOptionsAndInvalidUtf8IsRefused) 
 TEST_F(TokenizerJson, EncodesTheSameFromManyThreads) {
   LORA_TRAIN_REQUIRE_DATA(folder, "qwen2.5");
   LORA_TRAIN_REQUIRE_DATA(lines, "text/multilingual.txt");
-  const auto tokenizer = Tokenizer::load(folder);
-  const Ids first = ids(*tokenizer, read_file(lines));
-  const std::string text = tokenizer->decode(first);  // in normal form
-  const Ids want = ids(*tokenizer, text);
+  const Tokenizer& tokenizer = testing_support::loaded_tokenizer(folder);
+  const Ids first = ids(tokenizer, read_file(lines));
+  const std::string text = tokenizer.decode(first);  // in normal form
+  const Ids want = ids(tokenizer, text);
   EXPECT_EQ(first, want);
   std::vector<std::jthread> threads;
   std::vector<Ids> got(4);
-  for (Ids& out : got) threads.emplace_back([&] { out = ids(*tokenizer, text); });
+  for (Ids& out : got) threads.emplace_back([&] { out = ids(tokenizer, text); });
   threads.clear();
   for (const Ids& out : got) EXPECT_EQ(out, want);
-  EXPECT_TRUE(tokenizer->decode(want) == text);
+  EXPECT_TRUE(tokenizer.decode(want) == text);
 }
 
 TEST_F(TokenizerJson, SeesAStopRequestInsideALongTextAndWhileItIsRead) {
