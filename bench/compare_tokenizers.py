@@ -23,7 +23,6 @@ import platform
 import random
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import sysconfig
@@ -34,6 +33,9 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/support"))
+import tokenizer_probe  # noqa: E402
+
 CASES = [  # name, file in the data folder, what lora-train reads
     ("qwen2.5", "qwen2.5/tokenizer.json", "json"),
     ("mistral-v1", "mistral/v1/tokenizer.json", "json"),
@@ -102,21 +104,8 @@ class LoraTrain:
         shutil.copyfile(file, folder / "model" / name)
 
     def encode(self, texts, offsets):
-        records = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
-        (self.folder / "texts").write_bytes(records)
-        options = {"model": str(self.folder / "model"), "texts": str(self.folder / "texts"),
-                   "out": str(self.folder / "ids"), "offsets": offsets, "repeat": 2}
-        (self.folder / "options.json").write_text(json.dumps(options))
-        done = subprocess.run([self.probe, self.folder / "options.json"], check=True, capture_output=True, text=True)
-        return min(json.loads(done.stdout)["encode_s"]), self.ids()
-
-    def ids(self):
-        raw, at, out = (self.folder / "ids").read_bytes(), 0, []
-        while at < len(raw):
-            (count,) = struct.unpack_from("<I", raw, at)
-            out.append(list(struct.unpack_from(f"<{count}i", raw, at + 4)))
-            at += 4 + 4 * count
-        return out
+        ids, done = tokenizer_probe.encode(self.probe, self.folder, texts, model=self.folder / "model", offsets=offsets, repeat=2)
+        return min(json.loads(done.stdout)["encode_s"]), ids
 
 
 class HuggingFace:

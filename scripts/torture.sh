@@ -45,7 +45,10 @@ part_ranks() { # runs with another part; its survivors have 2 s
   .deps/venv/bin/python tests/batteries/rank_battery.py --percent "$percent" --jobs $((($(nproc) + 1) / 2)) \
     --log tests/batteries/results/rank_battery.txt
 }
-part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
+part_threads() {
+  cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan &&
+    build/tsan/bin/checkpoint_writer_test --gtest_filter='CheckpointWriter.*' --gtest_brief=1
+}
 part_sanitizers() { # all modules without torch; the others have no sanitizer build (LibTorch has none)
   cmake --preset asan && cmake --build --preset asan && ctest --preset asan --parallel "$(nproc)" -L unit
 }

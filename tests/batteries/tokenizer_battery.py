@@ -15,8 +15,6 @@ import argparse
 import json
 import os
 import shutil
-import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +23,10 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(ROOT / "tests/batteries"), str(ROOT / "tests/support")]
 import battery_log  # noqa: E402
 import battery_strings  # noqa: E402
+import tokenizer_probe  # noqa: E402
 
 CHUNK = 50_000
 SHOWN = 5  # differing strings that are printed per tokenizer
@@ -121,26 +120,13 @@ def find_tokenizers(data):
 class LoraTrain:
     def __init__(self, probe, file, reference, folder):
         self.probe, self.folder = probe, Path(folder)
-        self.options = {"model": str(self.folder), "texts": str(self.folder / "texts"), "out": str(self.folder / "out"),
-                        "special_tokens_in_text": reference.special_tokens_in_text, "decode": True}
+        self.options = {"special_tokens_in_text": reference.special_tokens_in_text, "decode": True}
         name = {"json": "tokenizer.json", "model": "tokenizer.model", "tekken": "tekken.json"}[reference.kind]
         shutil.copyfile(file, self.folder / name)
 
     def run(self, texts):
         """(ids, decoded text) per text, and the seconds that encoding took."""
-        encoded = [text.encode() for text in texts]
-        (self.folder / "texts").write_bytes(b"".join(struct.pack("<I", len(text)) + text for text in encoded))
-        (self.folder / "options.json").write_text(json.dumps(self.options))
-        done = subprocess.run([self.probe, self.folder / "options.json"], check=True, capture_output=True, text=True)
-        raw, at, out = (self.folder / "out").read_bytes(), 0, []
-        while at < len(raw):
-            (count,) = struct.unpack_from("<I", raw, at)
-            ids = list(struct.unpack_from(f"<{count}i", raw, at + 4))
-            at += 4 + 4 * count
-            (length,) = struct.unpack_from("<I", raw, at)
-            out.append((ids, raw[at + 4:at + 4 + length].decode()))
-            at += 4 + length
-        assert len(out) == len(texts)
+        out, done = tokenizer_probe.encode(self.probe, self.folder, texts, **self.options)
         return out, json.loads(done.stdout)["encode_s"][0]
 
 

@@ -5,11 +5,10 @@ import json
 import os
 import random
 import re
-import struct
-import subprocess
 from pathlib import Path
 
 import pytest
+import tokenizer_probe
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from small_tokenizer import ALPHABET, tokenizer_json
@@ -30,36 +29,19 @@ def strings(seed, count):
     return ["".join(rng.choices(ALPHABET, k=rng.randint(0, 14))) for _ in range(count)] + ["", "a\nb\n", "\n", "\u4f60\u00df\u4f60z", "z\u4f60z\u4f60a", "zzx", "ab12ab"]
 
 
-def records_of(texts):
-    return b"".join(struct.pack("<I", len(text)) + text for text in (text.encode() for text in texts))
-
-
-def probe(config, records, folder):
-    """For each text, how many ids it has and these, all as <I."""
+def write_config(config, folder):
     (folder / "tokenizer.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / "texts").write_bytes(records)
-    options = {"model": str(folder), "file": "json", "texts": str(folder / "texts"), "out": str(folder / "out")}
-    (folder / "options.json").write_text(json.dumps(options), encoding="utf-8")
-    done = subprocess.run([PROBE, folder / "options.json"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return (folder / "out").read_bytes()
 
 
 def our_ids(config, texts, folder):
-    raw, at, ids = probe(config, records_of(texts), folder), 0, []
-    while at < len(raw):
-        (count,) = struct.unpack_from("<I", raw, at)
-        ids.append(list(struct.unpack_from(f"<{count}i", raw, at + 4)))
-        at += 4 + 4 * count
-    return ids
+    write_config(config, folder)
+    return tokenizer_probe.encode(PROBE, folder, texts, file="json")[0]
 
 
 def check(config, seed, folder, count=60):
     texts = strings(seed, count)
     reference = Tokenizer.from_str(json.dumps(config))
-    got = our_ids(config, texts, folder)
-    assert len(got) == len(texts)
-    for text, ids in zip(texts, got):
+    for text, ids in zip(texts, our_ids(config, texts, folder)):
         theirs = reference.encode(text, add_special_tokens=False).ids
         assert ids == theirs, f"{text!r}\ntheirs {[reference.id_to_token(i) for i in theirs]}\nours {[reference.id_to_token(i) for i in ids]}\n{config['pre_tokenizer']} {config['normalizer']}"
 
@@ -97,7 +79,7 @@ def test_unknown_characters_and_fallback_bytes(fuse_unk, byte_fallback, unk_toke
 
 CODES = [code for code in [*range(0x32400), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFD] if not 0xD800 <= code < 0xE000]
 ALL_CODES = "".join(map(chr, CODES))
-RECORDS = records_of(ALL_CODES)
+RECORDS = tokenizer_probe.records_of(ALL_CODES)
 ANSWER = re.compile(b"|".join(b"\\x%02x\0{3}.{%d}" % (count, 4 * count) for count in range(5)), re.DOTALL)  # a token has a byte or more
 NO_IDS = bytes(4)
 PROPERTIES = [rf"\p{{{name}}}" for name in (
@@ -110,7 +92,8 @@ def test_classes_have_the_same_characters(characters, tmp_path):
     config = tokenizer_json(pre_tokenizer=split({"Regex": characters}, "Removed", False))
     kept = pre_tokenizers.Split(Regex(characters), "removed").pre_tokenize_str(ALL_CODES)
     theirs = set(CODES).difference(*(CODES[begin:end] for _, (begin, end) in kept))
-    raw = probe(config, RECORDS, tmp_path)
+    write_config(config, tmp_path)
+    _, raw = tokenizer_probe.start(PROBE, tmp_path, RECORDS, file="json")
     answers = ANSWER.findall(raw)
     assert len(answers) == len(CODES) and sum(map(len, answers)) == len(raw)
     ours = {code for code, answer in zip(CODES, answers) if answer == NO_IDS}

@@ -18,6 +18,8 @@ from pathlib import Path
 READ_AT_START = ("OMP_", "GOMP_", "KMP_", "MKL_")
 # What decides on the libraries themselves, or has them print when they are loaded: a program that has such a variable is started.
 REAL_START = ("LD_", "LORA_TRAIN_TORCH", "MALLOC_", "GLIBC_TUNABLES", "OMP_DISPLAY_ENV")
+# A library that may be preloaded all the same: it reads its own variables after main() has begun.
+PRELOADABLE = "libstand_in_runtime.so"
 
 
 class Server:
@@ -25,9 +27,11 @@ class Server:
 
     def __init__(self, program, variables):
         ours, theirs = socket.socketpair()
-        environment = dict({name: value for name, value in os.environ.items() if not name.startswith(READ_AT_START + REAL_START)},
-                           **dict(variables), LD_PRELOAD=str(library_beside(program)),
-                           FORK_SERVER=":".join([str(theirs.fileno()), *map(str, libraries_of(program))]))
+        variables = dict(variables)
+        libraries = libraries_of(program, "LD_PRELOAD" in variables)
+        preloaded = " ".join(filter(None, [str(library_beside(program)), variables.get("LD_PRELOAD")]))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(READ_AT_START + REAL_START)}
+        environment.update(variables, LD_PRELOAD=preloaded, FORK_SERVER=":".join([str(theirs.fileno()), *map(str, libraries)]))
         self.socket = ours
         self.process = subprocess.Popen([program], env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
@@ -85,14 +89,14 @@ def library_beside(program):
     return Path(program).parent / "lib/libfork_server.so"
 
 
-def libraries_of(program):
-    """What lora-train loads by itself when a command needs it, in its order (src/cli/engine/engine_loader.cpp); other
-    programs are linked with LibTorch."""
+def libraries_of(program, has_gpu):
+    """What lora-train loads by itself when a command needs it, in its order (src/cli/engine/engine_loader.cpp,
+    src/kernels/dispatch/cuda_library.cpp); other programs are linked with LibTorch."""
     torch = program.parent / "lib/torch_path"
     if program.name != "lora-train" or not torch.exists():
         return []
     folder = Path(torch.read_text().strip()) / "lib"
-    return [folder / "libc10.so", folder / "libtorch_cpu.so"]
+    return [folder / f"lib{name}.so" for name in ["c10", "torch_cpu"] + ["c10_cuda", "torch_cuda"] * has_gpu]
 
 
 @functools.cache
@@ -104,9 +108,11 @@ def run(program, *arguments, environment, cwd=None, data=b"", timeout=600, cpu_s
     """A CompletedProcess with stdout and stderr as text. `environment` is all of it; `data` is stdin, as bytes;
     cpu_seconds: limit of the program's CPU time, 0 = none. Killed, and TimeoutExpired, after `timeout` seconds."""
     command = [str(program), *map(str, arguments)]
-    if any(name.startswith(REAL_START) for name in environment) or not library_beside(program).exists():
+    is_served = environment.get("LD_PRELOAD", "").endswith(f"/{PRELOADABLE}")
+    at_start = READ_AT_START + ("LD_",) * is_served
+    if any(name.startswith(REAL_START) and not name.startswith(at_start) for name in environment) or not library_beside(program).exists():
         return start(command, environment, cwd, data, timeout, cpu_seconds)
-    variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_START)))
+    variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(at_start)))
     return server(Path(program), variables, threading.get_ident()).run(command, environment, cwd, data, timeout, cpu_seconds)
 
 

@@ -3,12 +3,12 @@
 import io
 import json
 import re
-import struct
 import subprocess
 
 import gguf
 import pytest
 import sentencepiece
+import tokenizer_probe
 from command import BINARY, CONFIG, expect_end, good_run, lora_train
 
 PROBE = BINARY.parent / "tokenizer-probe"
@@ -44,20 +44,8 @@ def train(folder, options):
 
 def encode(folder, texts):
     """(ids, the text they decode to) per text, as lora-train has them."""
-    encoded = [text.encode() for text in texts]
-    (folder / "texts").write_bytes(b"".join(struct.pack("<I", len(text)) + text for text in encoded))
-    options = {"model": str(folder), "texts": str(folder / "texts"), "out": str(folder / "out"), "decode": True}
-    (folder / "options.json").write_text(json.dumps(options))
-    done = subprocess.run([PROBE, folder / "options.json"], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "", done
-    raw, at, out = (folder / "out").read_bytes(), 0, []
-    for _ in texts:
-        (count,) = struct.unpack_from("<I", raw, at)
-        ids = list(struct.unpack_from(f"<{count}i", raw, at + 4))
-        at += 4 + 4 * count
-        (length,) = struct.unpack_from("<I", raw, at)
-        out.append((ids, raw[at + 4:at + 4 + length].decode()))
-        at += 4 + length
+    out, done = tokenizer_probe.encode(PROBE, folder, texts, decode=True)
+    assert done.stderr == "", done
     return out
 
 

@@ -1,6 +1,7 @@
 // Preloaded into a program of ours (tests/support/fork_server.py): its main() runs once for each request, every time in
 // a process forked from one that has loaded its libraries. Loading LibTorch takes longer than most tests compute. From
-// main() on, nothing differs from a program that was started; static destructors do not run.
+// main() on, nothing differs from a program that was started; static destructors do not run, but a preloaded library's
+// at_end_of_request() does.
 //
 // FORK_SERVER=SOCKET[:LIBRARY...]: a connected Unix stream socket, and libraries to load before the first fork.
 // A request is a Header with the descriptors of stdin, stdout, stderr and the working directory, then its strings, each
@@ -102,6 +103,7 @@ void become_request(const Header& header, const Descriptors& descriptors) {
   ::environ = environment.data();
   const int code = real_main(static_cast<int>(header.num_arguments), arguments.data(), environment.data());
   std::fflush(nullptr);
+  if (void* const at_end = ::dlsym(RTLD_DEFAULT, "at_end_of_request")) reinterpret_cast<void (*)()>(at_end)();
   std::_Exit(code);  // LibTorch's destructors would copy its pages
 }
 
