@@ -4,6 +4,7 @@ import pytest
 
 import engine
 
+NUM_STEPS = 3
 GRAPHS = {mode: (*engine.CUDA_ON_CPU, "--graphs", mode) for mode in ("on", "off")}
 
 
@@ -22,10 +23,10 @@ def assert_near(one, other):
     assert one["grad_norms"] == pytest.approx(other["grad_norms"], rel=2e-5)
 
 
-def check_replayed(case, tmp_path, num_steps=3, code=(), **changes):
+def check_replayed(case, tmp_path, code=(), **changes):
     """The replayed steps are the steps; returns (the replayed ones, those that were asked for)."""
-    replayed, asked = (curve(case, tmp_path, num_steps, GRAPHS[mode] + code, **changes) for mode in ("on", "off"))
-    assert replayed["replays"] >= 4 * num_steps and asked["replays"] == 0
+    replayed, asked = (curve(case, tmp_path, NUM_STEPS, GRAPHS[mode] + code, **changes) for mode in ("on", "off"))
+    assert replayed["replays"] >= 4 * NUM_STEPS and asked["replays"] == 0
     assert_same(replayed, asked)
     assert len(set(replayed["losses"])) > 1
     return replayed, asked

@@ -7,7 +7,7 @@ import pytest
 import engine
 from first_step import check
 from random_case import make_case, write_rows
-from replayed_steps import GRAPHS, assert_near, assert_same, check_replayed, curve
+from replayed_steps import GRAPHS, NUM_STEPS, assert_near, assert_same, check_replayed, curve
 
 DROPOUT = dict(gradient_checkpointing="cheap", lora_dropout=0.2)
 CLIPPED = dict(gradient_checkpointing="full", max_grad_norm=0.01, weight_decay=0.1)
@@ -20,7 +20,7 @@ FULL = dict(adapter="none", init_adapter="unset", learning_rate=1e-3)
                                              (3, PACKED), (0, NF4), (1, NF4), (2, FULL)])
 def test_replayed_steps_are_the_steps(cases, tmp_path, number, changes):
     _, asked = check_replayed(cases(number), tmp_path, **changes)
-    assert_near(asked, curve(cases(number), tmp_path, 3, engine.CUDA_ON_CPU, **changes))  # filled slots count for nothing
+    assert_near(asked, curve(cases(number), tmp_path, NUM_STEPS, engine.CUDA_ON_CPU, **changes))  # filled slots count for nothing
 
 
 def test_layer_inputs_that_are_offloaded(tmp_path):
@@ -28,7 +28,7 @@ def test_layer_inputs_that_are_offloaded(tmp_path):
     case = make_case(2, tmp_path / "case", num_layers=5)
     changes = dict(gradient_checkpointing="full", lora_dropout=0.2)
     _, offloaded = check_replayed(case, tmp_path, activation_offload="on", **changes)
-    assert_same(offloaded, curve(case, tmp_path, 3, GRAPHS["off"], activation_offload="off", **changes))
+    assert_same(offloaded, curve(case, tmp_path, NUM_STEPS, GRAPHS["off"], activation_offload="off", **changes))
 
 
 @pytest.mark.parametrize("changes", [dict(lora_dropout=0.2), PACKED, dict(NF4, activation_offload="on"), FULL])
@@ -36,13 +36,13 @@ def test_mlp_in_tiles(cases, tmp_path, changes):
     """Each micro-batch ends in a tile that is not full."""
     changes = dict(changes, gradient_checkpointing="full")
     _, asked = check_replayed(cases(2), tmp_path, mlp_tile_tokens=23, **changes)
-    assert_near(asked, curve(cases(2), tmp_path, 3, GRAPHS["off"], mlp_tile_tokens="off", **changes))
+    assert_near(asked, curve(cases(2), tmp_path, NUM_STEPS, GRAPHS["off"], mlp_tile_tokens="off", **changes))
 
 
 @pytest.mark.parametrize("number", [1, 3])  # without and with a norm of q and k heads
 def test_gradients_in_memory_that_is_let_go_of_while_recording(cases, tmp_path, number):
-    replayed, _ = check_replayed(cases(number), tmp_path, code=engine.OWN_GRADIENTS)
-    assert_same(replayed, curve(cases(number), tmp_path, 3, GRAPHS["off"]))
+    replayed, _ = check_replayed(cases(number), tmp_path, engine.OWN_GRADIENTS)
+    assert_same(replayed, curve(cases(number), tmp_path, NUM_STEPS, GRAPHS["off"]))
 
 
 def rows_of(num_tokens):

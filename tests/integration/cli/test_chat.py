@@ -3,18 +3,17 @@
 import fcntl
 import json
 import os
-import pty
 import re
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import termios
 import time
 
 import pytest
 
+import terminals
 from command import BINARY, ENVIRONMENT, expect_end, has_library, lora_train, train_tiny_math
 from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, write_rows
 
@@ -52,8 +51,7 @@ class Person:
 
     def __init__(self, folder, *arguments, terminal="xterm", model=MODEL, columns=100):
         self.text, self.history = "", folder / "lora-train/chat_history"
-        self.fd, side = pty.openpty()
-        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.fd, side = terminals.open_terminal(columns)
         self.modes = termios.tcgetattr(side)
         environment = dict(ENVIRONMENT, TERM=terminal, XDG_STATE_HOME=str(folder), HOME=str(folder), LC_ALL="C.UTF-8")
         self.process = subprocess.Popen([str(BINARY), "chat", *(["--model", str(model)] if model else []), *FP32, *map(str, arguments)],

@@ -2,19 +2,16 @@
 refused: habits_test and comparison_test."""
 
 import csv
-import fcntl
 import io
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
-import termios
 
 import pytest
 
+import terminals
 from command import BINARY, ENVIRONMENT, Setup, good_run, lora_train, stop, wait_for
 
 
@@ -105,22 +102,11 @@ def test_every_end_of_a_run_leaves_a_report(setup):
 
 def on_a_terminal(columns, *arguments, **environment):
     """What `lora-train compare` writes onto a terminal that is so wide."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    variables = dict({key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"}, TERM="xterm", **environment)
-    process = subprocess.Popen([str(BINARY), "compare", *map(str, arguments)], stdout=follower, env=variables)
-    os.close(follower)
-    text = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        text += part
-        if not part:
-            break
+    ours, theirs = terminals.open_terminal(columns)
+    process = subprocess.Popen([str(BINARY), "compare", *map(str, arguments)], stdout=theirs, env=dict(terminals.COLOURFUL, **environment))
+    os.close(theirs)
+    text = b"".join(terminals.read_parts(ours))
     assert process.wait(timeout=300) == 0
-    os.close(leader)
     return text.decode().replace("\r\n", "\n")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import terminals
 from command import BINARY, ENVIRONMENT, expect_end, good_run, lora_train, stop, train_tiny_math, wait_for
 from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, poisoned_model, write_rows
 
@@ -180,22 +180,13 @@ def test_a_terminal_sees_the_text_as_it_comes():
     # Long, so that this process surely reads before the end.
     arguments = ("--prompt", QUESTIONS[0], "--temperature", "5", "--top-k", "60", "--seed", "3", "--max-new-tokens", "150")
     [line] = completions(*arguments)
-    leader, follower = pty.openpty()
+    ours, theirs = terminals.open_terminal(columns=100)
     process = subprocess.Popen([str(BINARY), "generate", "--model", str(MODEL), *FP32, *arguments],
-                               env=ENVIRONMENT, stdout=follower, stderr=subprocess.PIPE)
-    os.close(follower)
-    shown, pieces = b"", 0
-    while True:
-        try:
-            piece = os.read(leader, 4096)
-        except OSError:  # the other side is closed
-            break
-        if not piece:
-            break
-        shown, pieces = shown + piece, pieces + 1
-    os.close(leader)
+                               env=ENVIRONMENT, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    pieces = terminals.read_parts(ours)
     assert process.wait(timeout=300) == 0, process.stderr.read()
-    assert shown.decode().replace("\r\n", "\n") == line["completion"] + "\n" and pieces > 1
+    assert b"".join(pieces).decode().replace("\r\n", "\n") == line["completion"] + "\n" and len(pieces) > 1
 
 
 # What is refused.

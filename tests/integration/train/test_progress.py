@@ -1,19 +1,16 @@
 """What a person sees while a run goes on: one line on a terminal, plain lines elsewhere."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import select
 import signal
-import struct
 import subprocess
-import termios
 import time
 
 import pytest
 
+import terminals
 from command import BINARY, ENVIRONMENT, stop, wait_for
 
 STOPPED = 75
@@ -64,34 +61,24 @@ class Screen:
         return [line[i:i + self.columns] for line in self.lines for i in range(0, max(len(line), 1), self.columns)]
 
 
-def resize(fd, columns):
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-
-
 class Terminal:
     """A run whose stderr is a terminal."""
 
     def __init__(self, setup, columns, term="xterm", **changes):
         self.screen, self.text = Screen(columns), ""
-        self.fd, side = pty.openpty()
-        resize(side, columns)
-        variables = {key: value for key, value in dict(ENVIRONMENT, TERM=term).items() if key != "NO_COLOR"}
+        self.fd, side = terminals.open_terminal(columns)
         self.process = subprocess.Popen([str(BINARY), "train", "--profile", str(setup.write_profile(**changes))], stderr=side,
-                                        stdout=subprocess.DEVNULL, env=variables)
+                                        stdout=subprocess.DEVNULL, env=dict(terminals.COLOURFUL, TERM=term))
         os.close(side)
 
     def read(self, timeout=0.1):
         """False at the end."""
         if not select.select([self.fd], [], [], timeout)[0]:
             return True
-        try:
-            data = os.read(self.fd, 65536)
-        except OSError:  # nobody has the other side
-            data = b""
-        text = data.decode()
+        text = terminals.read_part(self.fd).decode()
         self.text += text
         self.screen.feed(text.replace("\r\n", "\n"))
-        return bool(data)
+        return bool(text)
 
     def read_until(self, pattern, limit_s=30):
         end, seen = time.monotonic() + limit_s, len(self.text)
@@ -103,7 +90,7 @@ class Terminal:
         self.process.send_signal(signal.SIGSTOP)
         while select.select([self.fd], [], [], 0.1)[0]:
             self.read()
-        resize(self.fd, columns)
+        terminals.set_columns(self.fd, columns)
         self.screen.columns = columns
         self.process.send_signal(signal.SIGCONT)
 
