@@ -109,10 +109,10 @@ def run(program, *arguments, environment, cwd=None, data=b"", timeout=600, cpu_s
     cpu_seconds: limit of the program's CPU time, 0 = none. Killed, and TimeoutExpired, after `timeout` seconds."""
     command = [str(program), *map(str, arguments)]
     is_served = environment.get("LD_PRELOAD", "").endswith(f"/{PRELOADABLE}")
-    at_start = READ_AT_START + ("LD_",) * is_served
-    if any(name.startswith(REAL_START) and not name.startswith(at_start) for name in environment) or not library_beside(program).exists():
+    preload = ("LD_",) * is_served
+    if any(name.startswith(REAL_START) and not name.startswith(preload) for name in environment) or not library_beside(program).exists():
         return start(command, environment, cwd, data, timeout, cpu_seconds)
-    variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(at_start)))
+    variables = tuple(sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_START + preload)))
     return server(Path(program), variables, threading.get_ident()).run(command, environment, cwd, data, timeout, cpu_seconds)
 
 
