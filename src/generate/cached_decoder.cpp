@@ -131,8 +131,7 @@ PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
     layout.key_begin_device = upload(as_int32(begins), device());
     layout.num_keys_device = upload(as_int32(layout.num_keys), device());
   }
-  const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful ||
-                         kernels::skinny_gemm_is_faster(device(), dtype());
+  const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
   return {upload(ids, device()),
           upload(positions, device()),
           upload(slots, device()),

@@ -124,25 +124,6 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
   add_adapter_input_gradient(projection, ds, dx, ds_scale, pass);
 }
 
-/// linear_product with a bf16 weight and an fp32 x: widens the weight part by part, as much as fits into a cache.
-void widened_product(const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras, at::Tensor& y) {
-  constexpr std::int64_t kPartElements = 1 << 19;
-  const std::int64_t O = weight.size(0), step = std::clamp<std::int64_t>(kPartElements / weight.size(1), 1, O);
-  const at::Tensor buffer = at::empty({step, weight.size(1)}, x.options());
-  for (std::int64_t begin = 0; begin < O; begin += step) {
-    const std::int64_t count = std::min(step, O - begin);
-    const auto narrowed = [&](const at::Tensor& t, std::int64_t dim) {
-      return t.defined() ? t.narrow(dim, begin, count) : t;
-    };
-    const at::Tensor part = buffer.narrow(0, 0, count).copy_(weight.narrow(0, begin, count));
-    kernels::GemmExtras of_part = extras;
-    of_part.bias = narrowed(extras.bias, 0);
-    of_part.residual = narrowed(extras.residual, 1);
-    at::Tensor out = y.narrow(1, begin, count);
-    kernels::gemm(x, part.t(), out, of_part);
-  }
-}
-
 }  // namespace
 
 void linear_product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras,
@@ -150,7 +131,6 @@ void linear_product(Product kind, const at::Tensor& x, const at::Tensor& weight,
   if (kind == Product::kSkinny) {
     return kernels::skinny_gemm(x, weight, extras.bias, extras.residual, y, extras.alpha);
   }
-  if (weight.scalar_type() != x.scalar_type()) return widened_product(x, weight, extras, y);
   kernels::gemm(x, weight.t(), y, extras);
 }
 

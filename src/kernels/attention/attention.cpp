@@ -9,6 +9,7 @@
 
 #include "attention_parts.h"
 #include "dispatch/arguments.h"
+#include "gemm/gemm_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/aten.h"
@@ -109,9 +110,11 @@ class MaskCache {
   at::Tensor mask_;
 };
 
-// Tokens [begin, begin + size) of t [N, H, E] as ATen's [1, H, L, E].
+// Tokens [begin, begin + size) of t [N, H, E] as ATen's [1, H, L, E]; bf16 in fp32 if the processor has no bf16 products.
 at::Tensor heads_first(const at::Tensor& t, int64_t begin, int64_t size) {
-  return t.narrow(0, begin, size).transpose(0, 1).unsqueeze(0);
+  const at::Tensor tokens = t.narrow(0, begin, size);
+  const bool is_widened = t.scalar_type() == at::kBFloat16 && !has_bf16_gemm();
+  return (is_widened ? tokens.to(at::kFloat) : tokens).transpose(0, 1).unsqueeze(0);
 }
 
 // [1, H, L, E] back to [L, H, E].
@@ -143,13 +146,13 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
   auto dk_sum = is_blocked ? at::zeros(k.sizes(), options) : at::Tensor();
   auto dv_sum = is_blocked ? at::zeros(v.sizes(), options) : at::Tensor();
   // ATen's backward with shared kv heads rounds every head's share to bf16 before it sums them.
-  const int64_t num_heads = k.scalar_type() == at::kBFloat16 ? q.size(1) : k.size(1);
+  const int64_t num_heads = k.scalar_type() == at::kBFloat16 && has_bf16_gemm() ? q.size(1) : k.size(1);
   for (const auto& b : plan.blocks) {
     const bool is_causal = b.is_plain_causal();
-    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, q));
+    const at::Tensor queries = heads_first(q, b.query, b.num_queries);
+    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, queries));
     const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        heads_first(dout, b.query, b.num_queries), heads_first(q, b.query, b.num_queries),
-        expand_heads(heads_first(k, b.key, b.num_keys), num_heads),
+        heads_first(dout, b.query, b.num_queries), queries, expand_heads(heads_first(k, b.key, b.num_keys), num_heads),
         expand_heads(heads_first(v, b.key, b.num_keys), num_heads), heads_first(out, b.query, b.num_queries),
         lse.narrow(0, b.query, b.num_queries).transpose(0, 1).unsqueeze(0), /*dropout_p=*/0.0, is_causal, mask,
         layout.scale);
@@ -400,9 +403,10 @@ void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::T
   MaskCache masks;
   for (const auto& b : plan.blocks) {
     const bool is_causal = b.is_plain_causal();
-    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, q));
+    const at::Tensor queries = heads_first(q, b.query, b.num_queries);
+    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, queries));
     const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
-        heads_first(q, b.query, b.num_queries), heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
+        queries, heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
         /*dropout_p=*/0.0, is_causal, mask, layout.scale);
     out.narrow(0, b.query, b.num_queries).copy_(tokens_first(o));
     lse.narrow(0, b.query, b.num_queries).copy_(l.squeeze(0).transpose(0, 1));

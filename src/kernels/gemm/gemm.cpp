@@ -17,7 +17,7 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   check_shape("gemm", "a", a, {-1, -1});
   check_floating("gemm", "a", a);
   check_shape("gemm", "b", b, {a.size(1), -1});
-  check_dtype("gemm", "b", b, a.scalar_type());
+  if (!b.is_cpu() || !is_widened(b, a)) check_dtype("gemm", "b", b, a.scalar_type());
   check_rows("gemm", "y", y, {a.size(0), b.size(1)});
   if (a.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype("gemm", "y", y, a.scalar_type());
   if (extras.bias.defined()) check_vector("gemm", "bias", extras.bias, b.size(1), y.scalar_type());
@@ -99,6 +99,9 @@ void gemm_mixed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const G
   if (extras.bias.defined()) y.add_(extras.bias);
 }
 
+// Of rows and of K, and of columns: a part of b is 4 MiB.
+constexpr std::int64_t kWidenedPanel = 2048, kWidenedColumns = 512;
+
 struct Stored {
   bool is_row_major = true;
   std::int64_t ld = 0;
@@ -148,7 +151,11 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
   if (y.is_meta()) return;
   const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
   if (may_use_cuda && gemm_cuda(a, b, y, extras)) return;
-  run_or_capture([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
+  const bool in_fp32 = is_widened(b, a) || (y.is_cpu() && a.scalar_type() == at::kBFloat16 && !has_bf16_gemm() &&
+                                            kernel_setting(KernelName::kGemm) != KernelSetting::kReference);
+  run_or_capture([a, b, y, extras, in_fp32]() mutable {
+    in_fp32 ? gemm_widened(a, b, y, extras) : gemm_reference(a, b, y, extras);
+  });
 }
 
 GemmTuning::GemmTuning(Tuner& tuner) { gemm_tuner = &tuner; }
@@ -180,6 +187,27 @@ void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, con
     at::addmm_out(y, y, a, b, 0, extras.alpha);
   } else {
     at::mm_out(y, a, b);
+  }
+}
+
+void gemm_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  const auto panel = [](const at::Tensor& t, std::int64_t dim, std::int64_t begin, std::int64_t size = kWidenedPanel) {
+    return t.narrow(dim, begin, std::min(size, t.size(dim) - begin));
+  };
+  for (std::int64_t m = 0; m < a.size(0); m += kWidenedPanel) {
+    const at::Tensor rows = panel(a, 0, m);
+    for (std::int64_t n = 0; n < b.size(1); n += kWidenedColumns) {
+      const auto part = [&](const at::Tensor& t) { return panel(panel(t, 0, m), 1, n, kWidenedColumns); };
+      at::Tensor sum = at::zeros(part(y).sizes(), rows.options().dtype(at::kFloat));
+      for (std::int64_t k = 0; k < a.size(1); k += kWidenedPanel) {
+        sum.addmm_(panel(rows, 1, k).to(at::kFloat), panel(panel(b, 0, k), 1, n, kWidenedColumns).to(at::kFloat));
+      }
+      if (extras.alpha != 1) sum.mul_(extras.alpha);
+      if (extras.accumulate) sum.add_(part(y));
+      if (extras.residual.defined()) sum.add_(part(extras.residual));
+      if (extras.bias.defined()) sum.add_(panel(extras.bias, 0, n, kWidenedColumns));
+      part(y).copy_(sum);
+    }
   }
 }
 
@@ -215,11 +243,6 @@ void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float, float>(x, weight, bias, residual, y, alpha);
   if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, Bf16, float>(x, weight, bias, residual, y, alpha);
   run_on_cpu<Bf16, Bf16, Bf16>(x, weight, bias, residual, y, alpha);
-}
-
-bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype) {
-  return device.is_cpu() && dtype == at::kBFloat16 && kernel_setting(KernelName::kGemm) != KernelSetting::kReference &&
-         !has_bf16_gemm();
 }
 
 }  // namespace lora_train::kernels

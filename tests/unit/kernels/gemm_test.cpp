@@ -1,6 +1,7 @@
 // M rows, N columns (of a skinny product outputs), K summed over.
 #include "lora_train/kernels/gemm/gemm.h"
 
+#include "gemm/gemm_parts.h"
 #include "support/kernel_test.h"
 
 namespace lora_train::kernels {
@@ -95,6 +96,7 @@ TEST_P(Gemm, TakesColumnsOutOfAWiderBuffer) {
 
 TEST(GemmOnCpu, HasTheBitsOfAten) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    if (dtype == at::kBFloat16 && !has_bf16_gemm()) continue;
     const auto a = uniform({37, 129}, 1, dtype), w = uniform({65, 129}, 2, dtype), bias = uniform({65}, 3, dtype);
     const auto residual = uniform({37, 65}, 4, dtype);
     auto y = at::empty({37, 65}, dtype);
@@ -109,6 +111,27 @@ TEST(GemmOnCpu, HasTheBitsOfAten) {
     EXPECT_TRUE(at::equal(sum, at::addmm(residual, a, w.t())));
     gemm(a, w.t(), y, {.residual = residual, .alpha = 0.22});
     EXPECT_TRUE(at::equal(y, at::addmm(residual, a, w.t(), 1, 0.22)));
+  }
+}
+
+TEST(GemmOnCpu, InFp32RoundsOnce) {
+  for (const auto& [M, N, K] : {Size{33, 65, 17}, {2050, 3, 70}, {3, 2049, 4100}}) {  // panels are of 2048
+    const auto a = uniform({M, K}, 1, at::kBFloat16), w = uniform({N, K}, 2, at::kBFloat16);
+    const auto bias = uniform({N}, 3, at::kBFloat16), residual = uniform({M, N}, 4, at::kBFloat16);
+    const auto product = expected(a, w.t(), 0.5);
+    auto y = at::empty({M, N}, at::kBFloat16);
+    gemm_widened(a, w.t(), y, {.bias = bias, .residual = residual, .alpha = 0.5});
+    auto want = product + f64(bias) + f64(residual);
+    constexpr double kHalfUlp = 1.001 / 256;
+    EXPECT_LE(((f64(y) - want).abs() / want.abs().clamp_min(1e-2)).max().item<double>(), kHalfUlp);
+    want = f64(y) + product + f64(bias);
+    gemm_widened(a, w.t().contiguous(), y, {.bias = bias, .accumulate = true, .alpha = 0.5});
+    EXPECT_LE(((f64(y) - want).abs() / want.abs().clamp_min(1e-2)).max().item<double>(), kHalfUlp);
+    auto sum = residual.to(at::kFloat);
+    gemm_widened(a, w.t(), sum, {.accumulate = true, .alpha = 0.5});
+    EXPECT_LE((f64(sum) - product - f64(residual)).abs().max().item<double>(), 1e-4) << "rounded to bf16";
+    gemm(a.to(at::kFloat), w.t(), sum);
+    EXPECT_LE((f64(sum) - 2 * product).abs().max().item<double>(), 1e-4);
   }
 }
 

@@ -22,11 +22,12 @@ struct GemmExtras {
   WorkClass work_class = WorkClass::kGemm;  ///< how a recorder classifies it
 };
 
-/// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype. Each may be a transposed view; rows (or columns of a transposed
-/// one) may be strided. y [M, N]: that dtype, or fp32 for bf16 a and b; rows may be strided; y must not overlap a or b.
-/// Sums bf16 in fp32. On CUDA, uses cuBLASLt if cuda_library() is loaded and the dtype is not fp64, on the current
-/// stream and without an allocation. Otherwise, and on a CPU, this is gemm_reference. Throws ShapeError, and
-/// DeviceError from CUDA.
+/// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; on a CPU, b may be bf16 beside an fp32 a. Each may be a transposed
+/// view; rows (or columns of a transposed one) may be strided. y [M, N]: dtype of a, or fp32 for bf16 a and b; rows may
+/// be strided; y must not overlap a or b. Sums bf16 in fp32. On CUDA, uses cuBLASLt if cuda_library() is loaded and the
+/// dtype is not fp64, on the current stream and without an allocation. On an x86 CPU without AVX-512, and for a bf16 b
+/// beside an fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is gemm_reference. Throws
+/// ShapeError, and DeviceError from CUDA.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
 
 /// The same with at::mm_out and at::addmm_out; any device.
@@ -62,10 +63,6 @@ std::string gemm_key(const CudaGemm& gemm, bool tf32);
 /// is gemm().
 void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                  at::Tensor& y, double alpha = 1);
-
-/// True if skinny_gemm() beats gemm() for any number of rows: bf16 on an x86 CPU below x86-64-v4, for which oneDNN has
-/// no bf16 products, so ATen's take ten times as long as in fp32.
-bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype);
 
 // Maps a product of strided row-major matrices to a column-major BLAS call.
 
