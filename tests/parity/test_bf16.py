@@ -10,10 +10,10 @@ from loss_curves import BATCH, NUM_STEPS, assert_falls, assert_same_losses, refe
 BF16 = dict(precision="bf16", base_precision="bf16")
 
 
-# All families. Cases of rank 1 with a scale of 16 (1, 5, 11) are left out: the error of such a tensor is all but one
-# number, and the ratio of two such numbers reaches 2.8 while its geometric mean over the tensors is 1 (seen: 0.6 to 0.8
-# on the cases here, so lora-train loses less than PEFT does).
-@pytest.mark.parametrize("number", [0, 2, 3, 9, 100, 103])
+# All families. Cases of rank 1 (0, 1, 5, 11) are left out: the error of such a tensor is all but one number, and the ratio
+# of two such numbers reaches 2.8 while its mean over the tensors is 1 (seen: 0.5 to 0.9 on the cases here, so lora-train
+# loses less than PEFT does).
+@pytest.mark.parametrize("number", [2, 3, 4, 9, 100, 103])
 def test_gradients(cases, tmp_path, number):
     """|g - g_HF,fp32| <= 1.5 |g_HF,bf16 - g_HF,fp32| for each tensor."""
     case = cases(number, file_dtype="BF16")
