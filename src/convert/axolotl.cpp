@@ -84,7 +84,7 @@ void convert_axolotl_bnb(Converter& converter) {
 void convert_axolotl_tokens(Converter& converter) {
   const Value* tokens = converter.find("tokens");
   if (tokens && !(tokens->is_list() && tokens->items.empty()))
-    converter.set("tokens", "add_tokens", verbatim_tokens(*tokens));
+    convert_new_tokens(converter, "tokens", verbatim_tokens(*tokens));
 }
 
 void convert_axolotl_plugins(Converter& converter) {

@@ -131,7 +131,7 @@ void convert_factory_tokens(Converter& converter) {
     if (!value->is_list()) {
       for (const std::string& token : names_in(*value)) names.items.push_back(text_value(token));
     }
-    converter.set(key, "add_tokens", std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
+    convert_new_tokens(converter, key, std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
   }
 }
 

@@ -188,6 +188,13 @@ void convert_model(Converter& converter, const std::string& key, const std::stri
   if (!revision.empty()) converter.drop(revision_key, "main matches what happens anyway");
 }
 
+void convert_new_tokens(Converter& converter, const std::string& key, const Value& tokens) {
+  if (converter.is_set_to("adapter", "none")) {
+    return converter.refuse(key, "new rows are trained only together with an adapter. Train one, or remove the key.");
+  }
+  converter.set(key, "add_tokens", tokens);
+}
+
 void convert_held_out(Converter& converter, const std::string& key) {
   const double size = converter.number(key).value_or(0);
   if (size >= 1 && size != std::floor(size)) {

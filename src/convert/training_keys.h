@@ -47,6 +47,9 @@ void convert_best_model(Converter& converter, const std::string& patience_key, b
 /// Follows `save_strategy: no`.
 inline constexpr const char* kLastIsSaved = "the last step is saved, so that the run can be resumed with more steps";
 
+/// The entries of add_tokens, from `key`; full fine-tuning takes none.
+void convert_new_tokens(Converter& converter, const std::string& key, const Value& tokens);
+
 /// The data held out for evaluation, as a share or as examples, under `key`.
 void convert_held_out(Converter& converter, const std::string& key);
 
