@@ -89,7 +89,6 @@ RunTimes RunClock::total() const {
   for (std::size_t i = 0; i < kNumPhases; ++i) times.seconds[i] += here_.seconds[i];
   times[Phase::kOther] += std::max(0.0, elapsed - here_.wall_s());
   times.usage = earlier_.wall_s() > 0 ? earlier_.usage + usage_() : usage_();
-  times.cost_usd.reset();
   if (price_) {
     const double per_second = price_->per_hour() / 3600;
     times.cost_usd = earlier_.cost_usd.value_or(earlier_.wall_s() * per_second) + elapsed * per_second;

@@ -92,7 +92,11 @@ class RunClock {
 
   /// For a resumed run: the run's times until its checkpoint. Time without a cost gets this process's price.
   void go_on_from(const RunTimes& earlier) { earlier_ = earlier; }
-  void set_price(const std::optional<Price>& price) { price_ = price; }
+  /// Until then, a resumed run has the cost until its checkpoint; without a price, none.
+  void set_price(const std::optional<Price>& price) {
+    price_ = price;
+    if (!price) earlier_.cost_usd.reset();
+  }
   const std::optional<Price>& price() const { return price_; }
   /// Source of the usage since the start of this process. Default: process_usage(). total() calls it until stop().
   void set_usage(std::function<Usage()> usage) { usage_ = std::move(usage); }

@@ -49,6 +49,7 @@ TEST(RunTimes, AResumedRunHasTheSumsOfAllProcesses) {
   earlier[Phase::kOther] = 10;
   RunClock clock = stopped_clock(7200);
   clock.go_on_from(earlier);
+  EXPECT_EQ(clock.total().cost_usd, 2) << "a stop before the price is known";
   clock.set_price(Price{1.5, 2, "profile"});
   clock.add(Phase::kTrain, 3600);
   clock.stop();
@@ -65,6 +66,8 @@ TEST(RunTimes, AResumedRunHasTheSumsOfAllProcesses) {
   EXPECT_FALSE(later.total().cost_usd);
   later.set_price(Price{4, 1, "GPU table"});
   EXPECT_NEAR(*later.total().cost_usd, 4 + 4 * later.elapsed_s() / 3600, 1e-9);
+  clock.set_price({});
+  EXPECT_FALSE(clock.total().cost_usd) << "this part has none";
 }
 
 TEST(RunTimes, WhatIsUsedAddsUpOverProcessesThatSayIt) {
