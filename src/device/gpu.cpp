@@ -328,9 +328,8 @@ void require_usable(const Gpu& gpu) {
       gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
   std::string problem;
   if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
-    problem =
-        fmt::format("its compute capability is {}.{} ({}), but this build has code for {}: Ampere (8.0) and newer",
-                    gpu.major, gpu.minor, gpu.architecture(), built_architectures_text());
+    problem = fmt::format("its compute capability is {}.{} ({}), but this build has code for {}", gpu.major, gpu.minor,
+                          gpu.architecture(), built_architectures_text());
   } else if (gpu.compute_mode == ComputeMode::kProhibited) {
     problem = fmt::format("its compute mode is Prohibited, which sudo nvidia-smi -i {} -c DEFAULT changes", gpu.pci_id);
   } else if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {

@@ -151,8 +151,7 @@ TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
       refusal(),
       "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for " +
           built_architectures_text() +
-          ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set device: "
-          "cpu.");
+          ". Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set device: cpu.");
 }
 
 TEST_F(RequireGpu, WithoutTheDriversLibraryTheAdviceIsThatForTheMachine) {
