@@ -159,7 +159,7 @@ def test_a_teacher_that_dies_or_never_answers_is_said(place):
     url = f"http://127.0.0.1:{port}/v1"
     run = distill(place, url, "--start-teacher", "--teacher-command", "echo out of memory; exit 3")
     assert run.code == IO and "the teacher ended (exit code 3) before it answered" in run.stderr and "\n  out of memory" in run.stderr, run
-    expect_end(distill(place, url, *start_flags(port, "--start-s", "60"), "--teacher-timeout", "0.5"), IO, "raise --teacher-timeout to wait longer", "HTTP 503")
+    expect_end(distill(place, url, *start_flags(port, "--start-s", "60"), "--teacher-timeout", "2"), IO, "raise --teacher-timeout to wait longer", "HTTP 503")
     run = distill(place, url, "--teacher-model", "Qwen/Qwen3-30B-A3B-Instruct-2507", "--tensor-parallel-size", 4, environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
     line = f"vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507 --tensor-parallel-size 4 --max-model-len 32768 --dtype auto --gpu-memory-utilization 0.9 --port {port}"
     assert run.code == IO and line in run.stderr and "--start-teacher" in run.stderr, run
