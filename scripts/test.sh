@@ -136,8 +136,8 @@ stage_batteries() {
   battery distill "$python" $folder/distill_battery.py
   battery hub "$python" $folder/hub_battery.py
   battery hostile "$python" $folder/hostile_battery.py --log $logs/hostile_battery.txt
-  battery tokenizer "$python" $folder/tokenizer_battery.py --probe "$LORA_TRAIN_BIN/tokenizer-probe" --log $logs/tokenizer_battery.txt
-  battery quantisation "$python" $folder/quantisation_battery.py --probe "$LORA_TRAIN_BIN/quantization-probe" --log $logs/quantisation_battery.txt
+  battery tokenizer "$python" $folder/tokenizer_battery.py --probe build/ci/bin/tokenizer-probe --log $logs/tokenizer_battery.txt
+  battery quantisation "$python" $folder/quantisation_battery.py --probe build/ci/bin/quantization-probe --log $logs/quantisation_battery.txt
   battery templates "$python" scripts/checks/check_chat_templates.py
   return "$any_failed"
 }
