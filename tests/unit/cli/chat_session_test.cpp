@@ -8,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "support/expect_parts.h"
+#include "support/refusal.h"
 #include "unit/data/byte_tokenizer.h"
 
 namespace lora_train::cli {
@@ -19,12 +20,7 @@ using Kind = ChatLine::Kind;
 using testing_support::expect_parts;
 
 std::string refusal(const std::string& line) {
-  try {
-    parse_chat_line(line);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return testing_support::refusal<ConfigError>([&] { parse_chat_line(line); });
 }
 
 TEST(ChatLine, IsAMessageUnlessItBeginsWithASlash) {
@@ -67,12 +63,7 @@ class Talk : public testing::Test {
  protected:
   std::string ask(const std::string& text) { return tokenizer_.decode(dialogue_.ask(text, "here").ids, true); }
   std::string refusal(const std::string& text) {
-    try {
-      ask(text);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "";
+    return testing_support::refusal<DataError>([&] { ask(text); });
   }
 
   ByteTokenizer tokenizer_;

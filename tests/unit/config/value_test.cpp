@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/config/value/findings.h"
+#include "support/refusal.h"
 
 namespace lora_train {
 namespace {
@@ -144,12 +145,7 @@ TEST(SettingPath, SaysWhatIsWrong) {
 
 template <class Kind>
 std::string message_of(const Findings& findings) {
-  try {
-    findings.throw_mistakes();
-  } catch (const Kind& error) {
-    return error.what();
-  }
-  return {};
+  return testing_support::refusal<Kind>([&] { findings.throw_mistakes(); });
 }
 
 TEST(Findings, AreSortedByFileAndLineAndThoseWithoutAPlaceComeLast) {
@@ -193,12 +189,7 @@ TEST(Findings, APlaceIsReadBackFromItsText) {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    parse_yaml(text, {"p.yaml", 0});
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return {};
+  return testing_support::refusal<ConfigError>([&] { parse_yaml(text, {"p.yaml", 0}); });
 }
 
 struct BrokenText {

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "lora_train/base/error.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::launch {
@@ -71,10 +72,6 @@ std::string refusal(const Map& set) {
   } catch (const ConfigError& error) {
     return error.what();
   }
-}
-
-void expect_refusal(const Map& set, const std::string& text) {
-  EXPECT_NE(refusal(set).find(text), std::string::npos) << refusal(set);
 }
 
 TEST(World, EachLauncherIsKnownByItsVariables) {
@@ -144,17 +141,17 @@ TEST(World, MpichAndMvapichJobsAreNamedByTheProcessThatStartedTheRanks) {
 }
 
 TEST(World, ContradictionsAreRefused) {
-  expect_refusal(together({kOpenMpi, kBare}),
-                 "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=4 (Open MPI): contradicts RANK=5 and WORLD_SIZE=8");
-  expect_refusal(together({kMpich, kOpenMpi}), "contradicts PMI_RANK=1 and PMI_SIZE=2 (MPICH)");
-  expect_refusal(together({kSrun, variables("RANK=3 WORLD_SIZE=5")}), "contradicts RANK=3 and WORLD_SIZE=5");
-  expect_refusal(together({kSrun, variables("RANK=4 WORLD_SIZE=6")}), "contradicts RANK=4 and WORLD_SIZE=6");
+  EXPECT_SAYS(refusal(together({kOpenMpi, kBare})),
+              "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=4 (Open MPI): contradicts RANK=5 and WORLD_SIZE=8");
+  EXPECT_SAYS(refusal(together({kMpich, kOpenMpi})), "contradicts PMI_RANK=1 and PMI_SIZE=2 (MPICH)");
+  EXPECT_SAYS(refusal(together({kSrun, variables("RANK=3 WORLD_SIZE=5")})), "contradicts RANK=3 and WORLD_SIZE=5");
+  EXPECT_SAYS(refusal(together({kSrun, variables("RANK=4 WORLD_SIZE=6")})), "contradicts RANK=4 and WORLD_SIZE=6");
 }
 
 TEST(World, HalfOfThemIsRefused) {
-  expect_refusal(variables("RANK=0"), "WORLD_SIZE: is not set, but RANK is");
-  expect_refusal(variables("WORLD_SIZE=2"), "RANK: is not set, but WORLD_SIZE=2");
-  expect_refusal(variables("PMI_RANK=0"), "PMI_SIZE: is not set");
+  EXPECT_SAYS(refusal(variables("RANK=0")), "WORLD_SIZE: is not set, but RANK is");
+  EXPECT_SAYS(refusal(variables("WORLD_SIZE=2")), "RANK: is not set, but WORLD_SIZE=2");
+  EXPECT_SAYS(refusal(variables("PMI_RANK=0")), "PMI_SIZE: is not set");
   for (const auto& [all, name] :
        {std::pair(together({kBare, kMaster}), "LOCAL_RANK"), std::pair(together({kBare, kMaster}), "LOCAL_WORLD_SIZE"),
         std::pair(together({kBare, kMaster}), "MASTER_ADDR"), std::pair(together({kBare, kMaster}), "MASTER_PORT"),
@@ -162,7 +159,7 @@ TEST(World, HalfOfThemIsRefused) {
         std::pair(kMpich, "MPI_LOCALNRANKS"), std::pair(kSrun, "SLURM_LOCALID"), std::pair(kSrun, "SLURM_NODEID")}) {
     Map half = all;
     half.erase(name);
-    expect_refusal(half, std::string(name) + ": is not set");
+    EXPECT_SAYS(refusal(half), std::string(name) + ": is not set");
   }
 }
 
@@ -183,14 +180,14 @@ TEST(World, OutOfRangeIsRefused) {
   for (const auto& [good, name, value, expected] : cases) {
     Map map = good;
     map[name] = value;
-    expect_refusal(map, name + "=" + value + ": " + expected);
+    EXPECT_SAYS(refusal(map), name + "=" + value + ": " + expected);
   }
 }
 
 TEST(World, RanksThatCouldNotMeetAreRefused) {
   const std::string text = "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet ";
-  expect_refusal(kBare, text + "(RANK and WORLD_SIZE)");
-  expect_refusal(kMpich, text + "(MPICH)");  // its proxy is not found
+  EXPECT_SAYS(refusal(kBare), text + "(RANK and WORLD_SIZE)");
+  EXPECT_SAYS(refusal(kMpich), text + "(MPICH)");  // its proxy is not found
 }
 
 TEST(HostId, IsTheBootIdOrTheName) {

@@ -14,6 +14,7 @@
 #include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
 #include "merge_folder.h"
+#include "support/expect_parts.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
@@ -22,6 +23,7 @@ namespace lora_train::lora {
 namespace {
 
 using nlohmann::json;
+using testing_support::expect_parts;
 using testing_support::TemporaryFolder;
 
 std::vector<model::Parameter> tensors(std::int64_t rank, std::int64_t in_features) {
@@ -99,8 +101,7 @@ std::string config_error(const Spoil& spoil) {
 
 template <typename Spoil>
 void expect_config_error(const Spoil& spoil, const std::string& part) {
-  const std::string error = config_error(spoil);
-  EXPECT_NE(error.find(part), std::string::npos) << error;
+  EXPECT_SAYS(config_error(spoil), part);
 }
 
 TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
@@ -130,7 +131,7 @@ TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
     EXPECT_EQ(config_error([&flag](json& c) { c[flag] = false; }), "accepted") << flag;
     const auto kind = from_string<AdapterKind>(name);
     if (!kind) {
-      EXPECT_NE(error.find("adapter_config.json: " + flag + ": is true, which is not supported"), std::string::npos);
+      EXPECT_SAYS(error, "adapter_config.json: " + flag + ": is true, which is not supported");
       EXPECT_EQ(plain.value(flag, false), false);
       continue;
     }
@@ -196,21 +197,18 @@ TEST(AdapterFile, ChecksEveryTensor) {
     return storage::TensorToWrite{name, dtype, shape,
                                   std::string_view(zeros).substr(0, storage::tensor_bytes(dtype, shape)), nullptr};
   };
-  const auto mentions = [](const std::string& error, const std::string& part) {
-    EXPECT_NE(error.find(part), std::string::npos) << error;
-  };
-  mentions(tensor_error({tensor(a, {2, 6})}), "is missing");
-  mentions(tensor_error({tensor(a, {2, 5}), tensor(b, {4, 2})}), "another model or rank");
-  mentions(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2}), tensor("x", {1})}), "x: is not a LoRA tensor");
+  EXPECT_SAYS(tensor_error({tensor(a, {2, 6})}), "is missing");
+  EXPECT_SAYS(tensor_error({tensor(a, {2, 5}), tensor(b, {4, 2})}), "another model or rank");
+  EXPECT_SAYS(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2}), tensor("x", {1})}), "x: is not a LoRA tensor");
   for (const auto dtype : {storage::DType::kI64, storage::DType::kF64, storage::DType::kU8, storage::DType::kBool}) {
-    mentions(tensor_error({tensor(a, {2, 6}, dtype), tensor(b, {4, 2}, dtype)}),
-             std::string(storage::dtype_name(dtype)));
+    EXPECT_SAYS(tensor_error({tensor(a, {2, 6}, dtype), tensor(b, {4, 2}, dtype)}),
+                std::string(storage::dtype_name(dtype)));
   }
   for (const float value : {NAN, -INFINITY}) {
     const std::vector<float> values(8, value);
     storage::TensorToWrite bad = tensor(b, {4, 2});
     bad.bytes = {reinterpret_cast<const char*>(values.data()), 32};
-    mentions(tensor_error({tensor(a, {2, 6}), bad}), b + ": holds NaN or infinity");
+    EXPECT_SAYS(tensor_error({tensor(a, {2, 6}), bad}), b + ": holds NaN or infinity");
   }
   EXPECT_EQ(tensor_error({tensor(a, {2, 6}), tensor(b, {4, 2})}), "accepted");
 }
@@ -267,22 +265,15 @@ class AdapterBase : public testing::Test {
 
   std::string said(const storage::ResolvedModel& model, bool is_allowed = false) {
     testing::internal::CaptureStderr();
-    std::string refusal;
-    try {
+    const std::string refusal = testing_support::refusal<ConfigError>([&] {
       check_base(adapter_, model, {is_allowed, "--the-flag"});
-    } catch (const ConfigError& error) {
-      refusal = std::string("refused: ") + error.what();
-    }
-    return refusal + testing::internal::GetCapturedStderr();
+    });
+    return (refusal == "accepted" ? "" : "refused: " + refusal) + testing::internal::GetCapturedStderr();
   }
 
   testing_support::TemporaryFolder folder_;
   fs::path model_ = folder_ / "model", adapter_ = folder_ / "adapter";
 };
-
-void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
-}
 
 TEST_F(AdapterBase, ThatMovedIsNotMentioned) {
   record(model_);

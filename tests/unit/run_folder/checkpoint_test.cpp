@@ -11,6 +11,7 @@
 #include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
 #include "manifest.h"
+#include "support/refusal.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 
@@ -41,8 +42,7 @@ class Checkpoint : public testing::Test {
 };
 
 void expect_problem(const fs::path& checkpoint, const std::string& part) {
-  const std::string problem = verify(checkpoint).substr(0, 1000);
-  EXPECT_NE(problem.find(part), std::string::npos) << part << " is not in " << problem;
+  EXPECT_SAYS(verify(checkpoint).substr(0, 1000), part);
 }
 
 Manifest manifest_of(const fs::path& checkpoint) {

@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {
@@ -19,34 +20,26 @@ void write_output(const fs::path& target, const std::string& text, bool overwrit
   output.commit();
 }
 
-/// The message of the refusal; empty if there is none.
 std::string refusal(const fs::path& target, OutputKind kind = OutputKind::kModel) {
-  try {
-    const OutputFolder output(target, kind, {}, /*overwrite=*/true);
-    return {};
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  return testing_support::refusal<ConfigError>([&] { OutputFolder(target, kind, {}, /*overwrite=*/true); });
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(OutputFolder, ReplacesWhatItWroteAndNothingElse) {
   const TemporaryFolder folder;
   const fs::path target = folder / "out";
   write_output(target, "1");
-  EXPECT_TRUE(has(refusal(target, OutputKind::kAdapter), "holds a lora-train model"));
+  EXPECT_SAYS(refusal(target, OutputKind::kAdapter), "holds a lora-train model");
   write_output(target, "2", /*overwrite=*/true);
   EXPECT_EQ(read_file(target / "config.json"), "2");
   EXPECT_EQ(list_folder(target), (Names{kOutputMarker, "config.json", "weights"}));
   EXPECT_EQ(list_folder(folder.path()), Names{"out"});
 
   write_file_atomic(target / "thesis.txt", "mine");
-  EXPECT_TRUE(has(refusal(target), "holds \"thesis.txt\", which lora-train did not write"));
+  EXPECT_SAYS(refusal(target), "holds \"thesis.txt\", which lora-train did not write");
   fs::remove(target / "thesis.txt");
   fs::rename(target / "weights", folder / "blob");
   fs::create_symlink("../blob", target / "weights");
-  EXPECT_TRUE(has(refusal(target), "holds \"weights\"")) << "a snapshot of links";
+  EXPECT_SAYS(refusal(target), "holds \"weights\"") << "a snapshot of links";
   EXPECT_EQ(read_file(folder / "blob"), "w");
 }
 
@@ -57,7 +50,8 @@ TEST(OutputFolder, WithoutItsMarkerAModelIsSomebodyElses) {
     write_file_atomic(folder / "theirs" / "config.json", "{}");
     if (*marker != 0) write_file_atomic(folder / "theirs" / kOutputMarker, marker);
     const std::string message = refusal(folder / "theirs");
-    EXPECT_TRUE(has(message, "was not written by lora-train") && has(message, "choose another one")) << message;
+    EXPECT_SAYS(message, "was not written by lora-train");
+    EXPECT_SAYS(message, "choose another one");
     EXPECT_EQ(read_file(folder / "theirs" / "config.json"), "{}");
   }
 }
@@ -113,9 +107,9 @@ TEST(OutputFolder, OneCommandAtATimeWritesToAPlace) {
   for (const bool replaces : {false, true}) {
     OutputFolder first(folder / "out", OutputKind::kModel, {}, replaces);
     first.write({{"config.json", "first"}});
-    EXPECT_TRUE(has(refusal(folder / "out"), "another command is writing this folder now"));
+    EXPECT_SAYS(refusal(folder / "out"), "another command is writing this folder now");
     EXPECT_THROW(first.commit([&](const fs::path& there) {
-      EXPECT_TRUE(has(refusal(there), "another command is writing this folder now")) << "it may be taken back";
+      EXPECT_SAYS(refusal(there), "another command is writing this folder now") << "it may be taken back";
       throw NumericError("logits", "not finite");
     }),
                  NumericError);

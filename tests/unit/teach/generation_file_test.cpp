@@ -8,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -24,12 +25,7 @@ class AnswerFile : public testing::Test {
  protected:
   std::string text() const { return read_file(path_); }
   std::string refusal() {
-    try {
-      GenerationFile("generate", path_, settings_, prompts_);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
+    return testing_support::refusal<ConfigError>([&] { GenerationFile("generate", path_, settings_, prompts_); });
   }
 
   testing_support::TemporaryFolder folder_;
@@ -58,20 +54,20 @@ TEST_F(AnswerFile, GoesOnWhereItStoppedAndEndsInOrder) {
 TEST_F(AnswerFile, RefusesOtherSettingsNamingThem) {
   GenerationFile("generate", path_, settings_, prompts_).append(0, line(0, "a"));
   settings_[1].second = "0.7";
-  EXPECT_NE(refusal().find("temperature: 0 -> 0.7"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "temperature: 0 -> 0.7");
   EXPECT_EQ(refusal().find("model:"), std::string::npos) << refusal();
   std::filesystem::remove(path_.string() + ".settings.json");
-  EXPECT_NE(refusal().find("is missing"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "is missing");
 }
 
 TEST_F(AnswerFile, RefusesOtherPromptsAndOtherFiles) {
   GenerationFile("generate", path_, settings_, prompts_).append(1, line(1, "b"));
   prompts_[1] = "\"x\"";
-  EXPECT_NE(refusal().find("answers prompt 2, but that prompt has changed"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "answers prompt 2, but that prompt has changed");
   prompts_.resize(1);
-  EXPECT_NE(refusal().find("the last prompt is now prompt 1"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "the last prompt is now prompt 1");
   write_text(path_, "{\"messages\": []}\n");
-  EXPECT_NE(refusal().find("out.jsonl:1: generate did not write this line"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "out.jsonl:1: generate did not write this line");
 }
 
 TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
@@ -79,7 +75,7 @@ TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
        {"notes without a line end", R"({"lr": 1})", "{\n  \"lr\": 1\n}", "[1]\n{\"index\":0"}) {
     write_text(path_, other);
     const char* said = other.starts_with("[1]") ? "did not write this line" : "was not written by generate";
-    EXPECT_NE(refusal().find(said), std::string::npos) << other << refusal();
+    EXPECT_SAYS(refusal(), said) << other;
     EXPECT_EQ(text(), other);
   }
   std::filesystem::remove(path_);
@@ -87,7 +83,7 @@ TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
   std::ofstream(path_, std::ios::app) << R"({"index":1,"prom)";
   const std::string before = text();
   settings_[1].second = "0.7";
-  EXPECT_NE(refusal().find("other settings"), std::string::npos) << refusal();
+  EXPECT_SAYS(refusal(), "other settings");
   EXPECT_EQ(text(), before);
 }
 
@@ -95,19 +91,19 @@ TEST_F(AnswerFile, RefusesASettingsFileOfOthers) {
   const std::string name = path_.string() + ".settings.json";
   for (const std::string other : {"[]", "{\"theme\": \"dark\"}", "no JSON", ""}) {
     std::ofstream(name) << other;
-    EXPECT_NE(refusal().find("was not written by generate"), std::string::npos) << refusal();
+    EXPECT_SAYS(refusal(), "was not written by generate");
     EXPECT_EQ(read_file(name), other);
   }
   std::filesystem::remove(name);
   GenerationFile("generate", path_, settings_, prompts_);
-  EXPECT_EQ(refusal(), "no error") << "it was stopped before its first answer";
+  EXPECT_EQ(refusal(), "accepted") << "it was stopped before its first answer";
 }
 
 TEST_F(AnswerFile, TakesPromptsAddedAtTheEndAndIsWrittenByOneProcessAtATime) {
   GenerationFile("generate", path_, settings_, {"\"a\""}).append(0, line(0, "a"));
   const GenerationFile file("generate", path_, settings_, prompts_);
   EXPECT_EQ(file.num_done(), 1U);
-  EXPECT_NE(refusal().find("another process is writing"), std::string::npos);
+  EXPECT_SAYS(refusal(), "another process is writing");
 }
 
 TEST_F(AnswerFile, KeepsItsWholeLinesOnAFullDisk) {

@@ -10,6 +10,7 @@
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/launch/graph.h"
 #include "support/cuda_device.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::kernels {
@@ -23,12 +24,7 @@ const CudaLibrary& library() {
 }
 
 std::string refusal(const std::filesystem::path& folder, const std::filesystem::path& torch) {
-  try {
-    load_cuda_library(folder, torch);
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-  return "none";
+  return testing_support::refusal<DeviceError>([&] { load_cuda_library(folder, torch); });
 }
 
 // First: later tests of this process find the library loaded.
@@ -36,11 +32,11 @@ TEST(CudaLibrary, SaysWhatIsMissing) {
   if (cuda_library() != nullptr) GTEST_SKIP() << "loaded by a test before";
   const TemporaryFolder empty;
   const std::string without_torch = refusal(default_cuda_folders().library, empty.path());
-  EXPECT_NE(without_torch.find("libc10_cuda.so: is missing"), std::string::npos) << without_torch;
-  EXPECT_NE(without_torch.find("pip install"), std::string::npos) << without_torch;
+  EXPECT_SAYS(without_torch, "libc10_cuda.so: is missing");
+  EXPECT_SAYS(without_torch, "pip install");
   const std::string without_library = refusal(empty.path(), default_cuda_folders().torch);
-  EXPECT_NE(without_library.find("liblora_train_cuda.so: is missing"), std::string::npos) << without_library;
-  EXPECT_NE(without_library.find("device: cpu"), std::string::npos) << without_library;
+  EXPECT_SAYS(without_library, "liblora_train_cuda.so: is missing");
+  EXPECT_SAYS(without_library, "device: cpu");
   EXPECT_EQ(cuda_library(), nullptr);
   EXPECT_THROW(start_cuda({}), DeviceError);
 }
