@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <functional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "lora_train/launch/world.h"
 
 namespace lora_train::testing_support {
 
@@ -63,6 +67,26 @@ inline std::vector<RankResult> run_ranks(int num_ranks, const std::function<std:
     results.push_back(std::move(result));
   }
   return results;
+}
+
+/// A rank of a job on one host whose ranks meet in `folder`.
+inline launch::World world_of(int rank, int size, const std::filesystem::path& folder,
+                              launch::Launcher launcher = launch::Launcher::kOpenMpi, const std::string& job = "job") {
+  launch::World world;
+  world.launcher = launcher;
+  world.rank = world.local_rank = rank;
+  world.size = world.local_size = size;
+  world.job = job;
+  world.job_folder = folder;
+  return world;
+}
+
+/// Not a tensor: threads of ATen must not run where ranks are forked.
+inline std::vector<float> gradients_of(int rank, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank) + 1);
+  std::vector<float> values(count);
+  for (float& value : values) value = std::normal_distribution<float>()(random);
+  return values;
 }
 
 /// That every rank said `text`.

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstring>
-#include <random>
 
 #include "lora_train/base/text.h"
 #include "support/environment.h"
@@ -19,20 +18,13 @@ namespace lora_train::ranks {
 namespace {
 
 using testing_support::expect_all;
+using testing_support::gradients_of;
 using testing_support::RankResult;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
+using testing_support::world_of;
 
-/// Ranks of one host that meet in `folder`.
-launch::World world_of(int rank, int size, const std::filesystem::path& folder, const std::string& job = "job") {
-  launch::World world;
-  world.launcher = launch::Launcher::kOpenMpi;
-  world.rank = world.local_rank = rank;
-  world.size = world.local_size = size;
-  world.job = job;
-  world.job_folder = folder;
-  return world;
-}
+constexpr std::size_t kNumGradients = 100003;
 
 std::vector<RankResult> run_connected(int size, const std::function<std::string(Communicator&)>& body) {
   const TemporaryFolder folder;
@@ -47,26 +39,19 @@ at::Tensor tensor_of(std::vector<Number>& numbers) {
                        c10::CppTypeToScalarType<Number>::value);
 }
 
-std::vector<float> gradients_of(int rank) {
-  std::mt19937 random(static_cast<unsigned>(rank) + 1);
-  std::vector<float> values(100003);
-  for (float& value : values) value = std::normal_distribution<float>()(random);
-  return values;
-}
-
 class CommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommunicatorTest, SumsAreTheSameBitsOnAllRanks) {
   constexpr std::size_t kScalarBytes = 3 * sizeof(double);
   const auto results = run_connected(GetParam(), [](Communicator& ranks) {
-    std::vector<float> gradients = gradients_of(ranks.rank());
+    std::vector<float> gradients = gradients_of(ranks.rank(), kNumGradients);
     std::vector<double> scalars = {1.0, 1e15 + ranks.rank(), 0.5 * ranks.rank()};
     ranks.all_reduce(std::array{tensor_of(gradients), tensor_of(scalars)});
     return std::string(reinterpret_cast<const char*>(scalars.data()), kScalarBytes) +
            std::string(reinterpret_cast<const char*>(gradients.data()), gradients.size() * sizeof(float));
   });
   double sums[3];
-  std::vector<float> gradients(gradients_of(0).size());
+  std::vector<float> gradients(kNumGradients);
   const std::string& bytes = results[0].text;
   ASSERT_EQ(bytes.size(), kScalarBytes + gradients.size() * sizeof(float)) << bytes.substr(0, 300);
   expect_all(results, bytes);
@@ -78,7 +63,7 @@ TEST_P(CommunicatorTest, SumsAreTheSameBitsOnAllRanks) {
   EXPECT_EQ(sums[2], 0.5 * sum_of_ranks);
   std::vector<double> expected(gradients.size());
   for (int rank = 0; rank < size; ++rank) {
-    const std::vector<float> part = gradients_of(rank);
+    const std::vector<float> part = gradients_of(rank, kNumGradients);
     for (std::size_t i = 0; i < part.size(); ++i) expected[i] += part[i];
   }
   for (std::size_t i = 0; i < gradients.size(); ++i) ASSERT_NEAR(gradients[i], expected[i], 1e-5) << i;
@@ -127,7 +112,7 @@ TEST(Communicator, TwoJobsOnOneHostNeverMeet) {
   environment.set("TMPDIR", folder.path().string());
   const auto results = run_ranks(4, [&](int process) {
     const std::string job = process < 2 ? "a" : "b";
-    const auto ranks = connect(world_of(process % 2, 2, {}, job), {});
+    const auto ranks = connect(world_of(process % 2, 2, {}, launch::Launcher::kOpenMpi, job), {});
     return join(ranks->all_gather(job + std::to_string(process)));
   });
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(results[i].text, i < 2 ? "a0, a1" : "b2, b3");

@@ -31,11 +31,7 @@ std::vector<RankResult> run(const std::function<std::string(Communicator&)>& bod
   return run_ranks(kRanks, [&](int rank) -> std::string {
     set_log_level(LogLevel::kOff);
     const StopRequests requests;
-    launch::World world;
-    world.rank = world.local_rank = rank;
-    world.size = world.local_size = kRanks;
-    world.job = "job";
-    world.job_folder = folder.path();
+    const launch::World world = testing_support::world_of(rank, kRanks, folder.path(), launch::Launcher::kNone);
     const auto ranks = connect(world, {.patience = patience});
     try {
       return body(*ranks);

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstring>
-#include <random>
 
 #include "lora_train/base/stop_request.h"
 #include "nccl_ranks.h"
@@ -20,18 +19,12 @@ std::string bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()};
 }
 
-/// Not a tensor: threads of ATen must not run where ranks are forked.
-std::vector<float> gradients_of(int rank) {
-  std::mt19937 random(static_cast<unsigned>(rank) + 1);
-  std::vector<float> values(300007);  // more than a chunk of the stand-in
-  for (float& value : values) value = std::normal_distribution<float>()(random);
-  return values;
-}
+constexpr std::size_t kNumGradients = 300007;  // more than a chunk of the stand-in
 
 TEST_F(NcclTransport, SumsAreTheSameBitsOnAllRanks) {
   for (const int size : {2, 4}) {
     const auto results = run(size, [](const Rank& rank) {
-      std::vector<float> values = gradients_of(rank.rank);
+      std::vector<float> values = testing_support::gradients_of(rank.rank, kNumGradients);
       const at::Tensor gradients =
           at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat).to(at::kCUDA);
       const at::Tensor scalars = at::full({3}, 1e15 + rank.rank, at::kDouble).to(at::kCUDA);
@@ -39,9 +32,9 @@ TEST_F(NcclTransport, SumsAreTheSameBitsOnAllRanks) {
       return bytes_of(scalars) + bytes_of(gradients) + std::to_string(num_calls("all_reduce")) +
              std::to_string(num_calls("numbers"));
     });
-    std::vector<double> expected(gradients_of(0).size());
+    std::vector<double> expected(kNumGradients);
     for (int rank = 0; rank < size; ++rank) {
-      const std::vector<float> values = gradients_of(rank);
+      const std::vector<float> values = testing_support::gradients_of(rank, kNumGradients);
       for (std::size_t i = 0; i < values.size(); ++i) expected[i] += static_cast<double>(values[i]) * size;
     }
     const std::string& text = results[0].text;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -22,16 +21,7 @@ using std::chrono::minutes;
 using testing_support::refusal;
 using testing_support::run_ranks;
 using testing_support::TemporaryFolder;
-
-launch::World rank_of_two(int rank, launch::Launcher launcher, const std::filesystem::path& job_folder = {}) {
-  launch::World world;
-  world.job_folder = job_folder;
-  world.launcher = launcher;
-  world.rank = world.local_rank = rank;
-  world.size = world.local_size = 2;
-  world.job = "job";
-  return world;
-}
+using testing_support::world_of;
 
 /// In a process of its own: a store has threads.
 std::string in_a_process(const std::function<std::string()>& body) {
@@ -41,8 +31,8 @@ std::string in_a_process(const std::function<std::string()>& body) {
 TEST(Rendezvous, Rank0PublishesWhereItListensForOneProcessOfEachRank) {
   const TemporaryFolder folder;
   const std::string text = in_a_process([&] {
-    const launch::World first = rank_of_two(0, launch::Launcher::kNproc, folder.path()),
-                        second = rank_of_two(1, launch::Launcher::kNproc, folder.path());
+    const launch::World first = world_of(0, 2, folder.path(), launch::Launcher::kNproc),
+                        second = world_of(1, 2, folder.path(), launch::Launcher::kNproc);
     const Rendezvous host = meet(first, {}, minutes(1)), client = meet(second, {}, minutes(1));
     host.store->set("key", "value");
     const std::string file = std::filesystem::directory_iterator(folder.path())->path().filename().string();
@@ -57,13 +47,9 @@ TEST(Rendezvous, Rank0PublishesWhereItListensForOneProcessOfEachRank) {
 
 TEST(Rendezvous, AllRanksAreClientsOfTorchrunsAgent) {
   const std::string text = in_a_process([] {
-    c10d::TCPStoreOptions options;
-    options.port = 0;
-    options.isServer = true;
-    options.waitWorkers = false;
-    c10d::TCPStore agent("127.0.0.1", options);
+    c10d::TCPStore agent("127.0.0.1", {.port = 0, .isServer = true, .waitWorkers = false});
     const auto meet_agent = [&](int rank) {
-      launch::World world = rank_of_two(rank, launch::Launcher::kTorchrun);
+      launch::World world = world_of(rank, 2, {}, launch::Launcher::kTorchrun);
       world.has_agent_store = true;
       world.master_address = "localhost";
       world.master_port = agent.getPort();
@@ -82,8 +68,7 @@ std::string while_the_other(const TemporaryFolder& folder,
   const auto of_rank = [&](int rank) -> std::string {
     const StopRequests requests;
     set_log_level(LogLevel::kOff);
-    launch::World world = rank_of_two(rank, launch::Launcher::kNproc, folder.path());
-    world.size = world.local_size = 3;
+    const launch::World world = world_of(rank, 3, folder.path(), launch::Launcher::kNproc);
     const Rendezvous place = meet(world, {}, minutes(1));
     if (rank == 1) {
       body(world, place);
@@ -141,7 +126,7 @@ TEST(Rendezvous, WhatNprocHasSeenEndsTheWait) {
 
 TEST(Rendezvous, AMasterThatIsNotThereIsNamed) {
   for (const std::string host : {"127.0.0.1", "no-such-host.invalid"}) {
-    launch::World world = rank_of_two(1, launch::Launcher::kVariables);
+    launch::World world = world_of(1, 2, {}, launch::Launcher::kVariables);
     world.master_address = host;
     world.master_port = 1;
     EXPECT_SAYS(refusal<DeviceError>([&] { meet(world, {}, std::chrono::milliseconds(1)); }),
@@ -150,7 +135,7 @@ TEST(Rendezvous, AMasterThatIsNotThereIsNamed) {
 }
 
 TEST(Rendezvous, NodesWithoutAFolderThatTheyShareAreRefused) {
-  launch::World world = rank_of_two(0, launch::Launcher::kSlurm);
+  launch::World world = world_of(0, 2, {}, launch::Launcher::kSlurm);
   world.local_size = 1;
   EXPECT_THROW(meet(world, {}, minutes(1)), ConfigError);
 }
