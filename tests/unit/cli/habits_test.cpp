@@ -8,6 +8,7 @@
 #include "program.h"
 #include "program_fixture.h"
 #include "support/environment.h"
+#include "support/expect_parts.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 #include "unit/report/run_files.h"
@@ -17,6 +18,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 using Parts = std::vector<std::string>;
+using testing_support::count_of;
 
 CommandResult say(const Words& words) {
   CommandResult said;
@@ -28,12 +30,6 @@ CommandResult say(const Words& words) {
   return said;
 }
 
-std::size_t count_of(const std::string& part, const std::string& text) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 /// Refuses with exit code 2. Returns what was said.
 std::string expect_refused(const Words& words, const Parts& parts) {
   const CommandResult said = say(words);
@@ -43,7 +39,7 @@ std::string expect_refused(const Words& words, const Parts& parts) {
 }
 
 void expect_refused_in_a_line(const Words& words, const Parts& parts) {
-  EXPECT_EQ(count_of("\n", expect_refused(words, parts)), 1U);
+  EXPECT_EQ(count_of(expect_refused(words, parts), "\n"), 1U);
 }
 
 class Habits : public testing::Test {
@@ -99,7 +95,7 @@ TEST_F(Habits, AFileOfAnotherToolSaysHowItBecomesAProfile) {
   for (const char* command : {"check", "tokenize"}) {
     const std::string said =
         expect_refused({command, file}, {"keys of LLaMA-Factory: run `lora-train convert " + file + "`."});
-    EXPECT_EQ(count_of("convert", said), 1U) << said;
+    EXPECT_EQ(count_of(said, "convert"), 1U) << said;
   }
 }
 
@@ -145,7 +141,7 @@ TEST_F(Habits, AMistakeOnTheCommandLineIsNamedInShort) {
                  {"base_precision=fp32: one other than precision is not built yet"});
   const std::string said = expect_refused({"check", "model=m", "datasets=[gone.jsonl]", "eval_datasets=[gone.jsonl]"},
                                           {"gone.jsonl: no such file, folder or glob"});
-  EXPECT_EQ(count_of("no such file, folder or glob", said), 2U) << said;
+  EXPECT_EQ(count_of(said, "no such file, folder or glob"), 2U) << said;
 }
 
 TEST_F(Habits, TheFolderOfARunInPlaceOfAProfileIsToldItsFlagAndAMissingProfileIsNamed) {
@@ -194,7 +190,7 @@ TEST_F(Habits, CheckShowsWhatIsSetAndWhatComesNext) {
                       whole = say({"check", file, "--no-files", "--verbose"});
   EXPECT_TRUE(in_short.err.ends_with("ok: next lora-train train " + file + "\n")) << in_short.err;
   EXPECT_TRUE(contains(in_short.out, "lora_r: 4") && !contains(in_short.out, "# default")) << in_short.out;
-  const std::size_t num_left_out = count_of("# default\n", whole.out);
+  const std::size_t num_left_out = count_of(whole.out, "# default\n");
   EXPECT_GT(num_left_out, 50U);
   expect_parts(in_short.err, {std::to_string(num_left_out) + " other keys at their defaults; --verbose shows them"});
   const std::string again = write("again.yaml", in_short.out);
@@ -219,7 +215,7 @@ TEST_F(Habits, CompareTakesFoldersBehindItsFlagsAndSortsBothWays) {
   expect_refused({"compare", folder_ / "empty"}, {folder_ / "empty", "metrics.jsonl"});
   const CommandResult some = say({"compare", runs, gone, folder_ / "runs/a"});
   expect_error(some, 0, {"gone: does not exist"});
-  EXPECT_EQ(count_of("\na ", some.out), 1U) << some.out;
+  EXPECT_EQ(count_of(some.out, "\na "), 1U) << some.out;
 }
 
 TEST_F(Habits, CompareKeepsToColumnsInAPipe) {
@@ -227,7 +223,7 @@ TEST_F(Habits, CompareKeepsToColumnsInAPipe) {
   testing_support::ScopedEnvironment environment;
   for (const auto& [columns, num_blocks] : {std::pair("0", 1U), {"20", 2U}}) {
     environment.set("COLUMNS", columns);
-    EXPECT_EQ(count_of("\nrun ", "\n" + say({"compare", folder_ / "runs"}).out), num_blocks) << columns;
+    EXPECT_EQ(count_of("\n" + say({"compare", folder_ / "runs"}).out, "\nrun "), num_blocks) << columns;
   }
 }
 

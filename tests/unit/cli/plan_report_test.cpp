@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "commands/plan_command.h"
 #include "support/expect_parts.h"
@@ -75,9 +74,9 @@ TEST(PlanTable, EndsWithTheCheapestAndTheFastest) {
 }
 
 TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
-  std::istringstream lines(plan_json(some(), {.deadline_s = 3600}));
   std::vector<nlohmann::json> objects;
-  for (std::string line; std::getline(lines, line);) objects.push_back(nlohmann::json::parse(line));
+  for (const auto& line : testing_support::lines_of(plan_json(some(), {.deadline_s = 3600})))
+    objects.push_back(nlohmann::json::parse(line));
   ASSERT_EQ(objects.size(), 6U);
   EXPECT_EQ(objects[4]["fits"], false);
   EXPECT_EQ(objects[0]["memory_gib"]["total"], 4.0);

@@ -24,7 +24,6 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -33,6 +32,7 @@
 #include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 #include "lora_train/data/first_examples.h"
+#include "support/expect_parts.h"
 #include "support/temporary_folder.h"
 #include "unit/config/profile_text.h"
 
@@ -40,6 +40,7 @@ namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::lines_of;
 using testing_support::ProfileText;
 using testing_support::TemporaryFolder;
 using Lines = std::vector<std::string>;
@@ -56,13 +57,6 @@ class WorkingDirectory {
  private:
   fs::path before_;
 };
-
-Lines lines_of(const std::string& text) {
-  Lines lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 std::string key_of(const std::string& line) { return line.substr(0, line.find(':')); }
 

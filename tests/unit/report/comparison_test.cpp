@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "run_files.h"
 #include "support/expect_parts.h"
@@ -18,13 +17,7 @@ using Json = nlohmann::ordered_json;
 using testing_support::expect_members;
 using testing_support::expect_parts;
 using testing_support::expect_refused;
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
+using testing_support::lines_of;
 
 std::string order(const Comparison& comparison) {
   std::string names;

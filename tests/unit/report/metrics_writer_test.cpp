@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -18,12 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using testing_support::expect_members;
-
-std::string keys_of(const Json& object) {
-  std::string keys;
-  for (const auto& item : object.items()) keys += item.key() + " ";
-  return keys;
-}
+using testing_support::keys_of;
 
 StepRecord train_at(long long step) {
   StepRecord record;
@@ -36,8 +30,7 @@ class MetricsFile : public testing::Test {
  protected:
   std::vector<Json> lines() const {
     std::vector<Json> lines;
-    std::istringstream text(read_file(path_));
-    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    for (const auto& line : testing_support::lines_of(read_file(path_))) lines.push_back(Json::parse(line));
     return lines;
   }
   /// The lines of a file to which these are added.

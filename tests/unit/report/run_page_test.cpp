@@ -14,6 +14,7 @@ namespace lora_train::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using testing_support::count_of;
 using testing_support::expect_members;
 using testing_support::expect_parts;
 
@@ -22,12 +23,6 @@ Json data_of(const std::string& html) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const auto from = html.find(begin) + begin.size();
   return Json::parse(html.substr(from, html.find("</script>", from) - from));
-}
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 class RunPage : public testing::Test {
@@ -49,10 +44,10 @@ TEST_F(RunPage, TextOfRunsIsNoMarkup) {
   const Comparison comparison = compare_runs(find_runs(folder_.path()));
   for (const auto& html :
        {comparison_page(comparison), report_page(comparison.runs[0]), report_page(comparison.runs[1])}) {
-    EXPECT_EQ(count(html, "<script"), 2);  // the data and ours
-    EXPECT_EQ(count(html, "</script"), 2);
-    EXPECT_EQ(count(html, "</title"), 1);
-    EXPECT_EQ(count(html, "<b>odd"), 0);
+    EXPECT_EQ(count_of(html, "<script"), 2U);  // the data and ours
+    EXPECT_EQ(count_of(html, "</script"), 2U);
+    EXPECT_EQ(count_of(html, "</title"), 1U);
+    EXPECT_EQ(count_of(html, "<b>odd"), 0U);
     EXPECT_TRUE(data_of(html).is_object());
   }
   EXPECT_EQ(data_of(comparison_page(comparison)).at("runs").at(0).at("name"), "</title><script>alert(1)</script>");
@@ -61,9 +56,9 @@ TEST_F(RunPage, TextOfRunsIsNoMarkup) {
 TEST_F(RunPage, HasTheCurvesLedgerAndProfileAndNeedsNothingFromTheNetwork) {
   const std::string html = report_page(read_run(run_));
   for (const char* part : {"http:", "https:", "src=", "@import", "url(", "fetch(", "XMLHttpRequest"}) {
-    EXPECT_EQ(count(html, part), 0) << part;
+    EXPECT_EQ(count_of(html, part), 0U) << part;
   }
-  EXPECT_EQ(count(html, "default-src 'none'"), 1);
+  EXPECT_EQ(count_of(html, "default-src 'none'"), 1U);
   write_run(run_, "lora_r: 4\n", 1.25);
   const Json run = report_data();
   expect_members(run, R"({"curves": {"loss": [2.5, 2, 1.5, 1], "step": [1, 2, 3, 4]}, "eval": {"loss": [1.25]},

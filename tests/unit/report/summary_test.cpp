@@ -15,18 +15,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using testing_support::expect_members;
+using testing_support::keys_of;
 
 Json object_of(const RunSummary& summary) { return Json::parse(to_json(summary)); }
 
-std::string names_of(const Json& object) {
-  std::string keys;
-  for (const auto& item : object.items()) keys += item.key() + " ";
-  return keys;
-}
-
 TEST(Summary, HasTheKeysOfTheContractInItsOrderAndNullForUnknown) {
   const Json object = object_of({});
-  EXPECT_EQ(names_of(object),
+  EXPECT_EQ(keys_of(object),
             "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
             "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s "
             "peak_memory_gib startup_peak_memory_gib peak_host_memory_gib gpu num_gpus cuda_graphs cost_usd energy_wh "
@@ -59,8 +54,8 @@ TEST(Summary, ShowsLedgerAndError) {
   summary.ledger = {.total = 10, .kept = 7, .entries = {{data::LedgerReason::kOverlength, 3, "train.jsonl:4", ""}}};
   summary.num_held_out = 2;
   summary.error = RunError{"numeric", "loss is not finite", "step 3"};
-  EXPECT_EQ(names_of(object_of(summary).at("ledger")), "total kept held_out reasons ");
-  EXPECT_EQ(names_of(object_of(summary).at("error")), "kind message where ");
+  EXPECT_EQ(keys_of(object_of(summary).at("ledger")), "total kept held_out reasons ");
+  EXPECT_EQ(keys_of(object_of(summary).at("error")), "kind message where ");
   expect_members(object_of(summary), R"({
     "ledger": {"total": 10, "kept": 7, "held_out": 2, "reasons": {"overlength": {"count": 3, "first": "train.jsonl:4"}}},
     "error": {"kind": "numeric", "message": "loss is not finite", "where": "step 3"}})");
@@ -84,7 +79,7 @@ TEST(Summary, RatesAndWordsAreThoseOfTheWholeRun) {
   const Json object = object_of(timed_summary());
   expect_members(object, R"({"wall_s": 100, "train_s": 75, "tokens_per_s": 40, "steps_per_s": 0.08, "cost_usd": 2.581,
                              "price_source": "profile", "gpu_price_per_hour": 3.5})");
-  EXPECT_EQ(names_of(object.at("phases_s")), "data load tune train evaluate save result other ");
+  EXPECT_EQ(keys_of(object.at("phases_s")), "data load tune train evaluate save result other ");
   EXPECT_EQ(times_in_words(timed_summary()),
             "time: 1m 40s: data 3.0s, train 1m 15s (75%), other 22s; 40 tokens a second in steps; $2.58 at $3.50 an "
             "hour (profile)");

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/report/ablation/ablation_report.h"
@@ -154,9 +153,8 @@ TEST_F(MeasurementTest, ReportsSpeedLossAndWhatFailed) {
   const std::string table = ablation_table(ablation);
   expect_parts(table, {"3.00x", "too few documents to tell: +0.0200", "<b>", "does not fit & ends\n", "left out: x\n"});
 
-  std::istringstream lines(ablation_json(ablation));
   std::vector<Json> objects;
-  for (std::string line; std::getline(lines, line);) objects.push_back(Json::parse(line));
+  for (const auto& line : testing_support::lines_of(ablation_json(ablation))) objects.push_back(Json::parse(line));
   ASSERT_EQ(objects.size(), 3U);
   expect_members(objects[0], R"({"setting": "your profile", "tokens_per_s": 300, "loss": 2.5, "supervised_tokens": 50,
                                  "eval_loss_difference": {"verdict": "unclear"}})");
