@@ -2,25 +2,69 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/kernels/aten.h"
 #include "lora_train/storage/safetensors.h"
-#include "support/recording_file_ops.h"
+#include "support/faulty_file_ops.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 
 namespace lora_train::run {
 namespace {
 
-using testing_support::RecordingFileOps;
+using testing_support::FaultyFileOps;
 using testing_support::ScopedFileOps;
 using testing_support::TemporaryFolder;
 using testing_support::uniform;
+
+/// Remembers what was synced and renamed.
+class RecordingFileOps : public FaultyFileOps {
+ public:
+  explicit RecordingFileOps(FileOps& below) : FaultyFileOps(below) {}
+
+  /// In order: "open PATH", "sync PATH", "rename TARGET".
+  std::vector<std::string> log() const {
+    const std::lock_guard lock(mutex_);
+    return log_;
+  }
+  /// The place in the log; its size when the entry is not there.
+  std::size_t place_of(const std::string& entry) const {
+    const std::vector<std::string> all = log();
+    return static_cast<std::size_t>(std::find(all.begin(), all.end(), entry) - all.begin());
+  }
+
+  int open(const std::string& path, int flags) override {
+    const int fd = FaultyFileOps::open(path, flags);
+    const std::lock_guard lock(mutex_);
+    if (fd >= 0) paths_[fd] = path;
+    log_.push_back("open " + path);
+    return fd;
+  }
+  int sync(int fd) override {
+    const int result = FaultyFileOps::sync(fd);
+    const std::lock_guard lock(mutex_);
+    log_.push_back("sync " + paths_[fd]);
+    return result;
+  }
+  int rename(const std::string& from, const std::string& to) override {
+    const int result = FaultyFileOps::rename(from, to);
+    const std::lock_guard lock(mutex_);
+    log_.push_back("rename " + to);
+    return result;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, std::string> paths_;
+  std::vector<std::string> log_;
+};
 
 constexpr std::int64_t kEnough = std::numeric_limits<std::int64_t>::max();
 
