@@ -1,6 +1,5 @@
 #include "lora_train/base/file.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

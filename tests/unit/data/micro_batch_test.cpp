@@ -168,11 +168,7 @@ using std::chrono::milliseconds;
 
 PrefetchOptions workers(std::int64_t num_workers, std::int64_t prefetch_factor,
                         std::pmr::memory_resource& memory = *std::pmr::new_delete_resource()) {
-  PrefetchOptions options;
-  options.num_workers = num_workers;
-  options.prefetch_factor = prefetch_factor;
-  options.memory = &memory;
-  return options;
+  return {.num_workers = num_workers, .prefetch_factor = prefetch_factor, .memory = &memory, .report_stall = {}};
 }
 
 void expect_same(const MicroBatch& got, const DocumentStore& store, const MicroBatchPlan& plan) {

@@ -9,13 +9,7 @@ namespace lora_train::kernels {
 namespace {
 
 AttentionCase ordinary() {
-  AttentionCase c;
-  c.head_size = 128;
-  c.num_docs = 16;
-  c.num_heads = 28;
-  c.max_len_q = c.max_len_k = 4096;
-  c.sm = 90;
-  return c;
+  return {.head_size = 128, .num_docs = 16, .num_heads = 28, .max_len_q = 4096, .max_len_k = 4096, .sm = 90};
 }
 
 /// A described GPU: compute capability, and what auto takes there in bf16, and with deterministic: true.

@@ -1,7 +1,6 @@
 // fake_rank N GRACE_S CASE [FIFO]: starts N ranks of itself as --nproc does. A rank does what CASE says; ranks meet at the FIFO.
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>

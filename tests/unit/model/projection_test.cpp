@@ -66,12 +66,10 @@ Case make_case(double dropout, GradientColumns gradient_columns, bool is_fused, 
 }
 
 DropoutContext dropout_context(bool enabled) {
-  DropoutContext context;
-  context.enabled = enabled;
-  context.keys = at::tensor({1, -2, 3, 4}, at::kInt).view({2, 2});
-  context.token_document = at::zeros({kTokens}, at::kInt);
-  context.token_position = at::arange(kTokens, at::kInt);
-  return context;
+  return {.enabled = enabled,
+          .keys = at::tensor({1, -2, 3, 4}, at::kInt).view({2, 2}),
+          .token_document = at::zeros({kTokens}, at::kInt),
+          .token_position = at::arange(kTokens, at::kInt)};
 }
 
 /// The mask of one adapter as a factor: 0 or 1 / (1 - p).

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <thread>
 
 #include "lora_train/base/error.h"
 #include "lora_train/run_folder/checkpoint.h"
