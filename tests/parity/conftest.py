@@ -1,5 +1,6 @@
 """Fixtures and hooks of the parity tests."""
 
+import functools
 import os
 
 import pytest
@@ -31,27 +32,19 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory):
     """cases(number) makes a case once a session."""
-    made = {}
-
+    @functools.cache
     def get(number, **options):
-        key = (number, tuple(sorted(options.items())))
-        if key not in made:
-            made[key] = random_case.make_case(number, tmp_path_factory.mktemp("case") / "files", **options)
-        return made[key]
+        return random_case.make_case(number, tmp_path_factory.mktemp("case") / "files", **options)
     return get
 
 
 @pytest.fixture(scope="module")
 def references(cases):
     """references(number, options of make_case): (case, loss, gradients) of transformers + PEFT, made once."""
-    made = {}
-
+    @functools.cache
     def get(number, **options):
-        key = (number, tuple(sorted(options.items())))
-        if key not in made:
-            case = cases(number, **options)
-            made[key] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
-        return made[key]
+        case = cases(number, **options)
+        return case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
     return get
 
 

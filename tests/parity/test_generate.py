@@ -1,6 +1,7 @@
 """Generated ids, logits, draws and scores against transformers' generate, its logits processors and PEFT."""
 
 import copy
+import functools
 import json
 import random
 import shutil
@@ -18,14 +19,11 @@ from generation import (NEW_TOKENS, by_transformers, check_logits, ids_of, load,
 @pytest.fixture(scope="module")
 def oracles(cases):
     """oracles(number, adapter) is (case, model, greedy continuations of all prompts), made once."""
-    made = {}
-
+    @functools.cache
     def get(number, adapter):
-        if (number, adapter) not in made:
-            case = cases(number)
-            model = load(case, adapter)
-            made[number, adapter] = case, model, [by_transformers(model, ids) for ids in prompts_of(case)]
-        return made[number, adapter]
+        case = cases(number)
+        model = load(case, adapter)
+        return case, model, [by_transformers(model, ids) for ids in prompts_of(case)]
     return get
 
 

@@ -1,6 +1,7 @@
 """`export --gguf` against the gguf package, transformers and PEFT: models, merged models and adapters with the values that they should
 have. LORA_TRAIN_GGUF_CASES=30 tries what tests/batteries/results/gguf.txt shows."""
 
+import functools
 import json
 import os
 import shutil
@@ -23,13 +24,9 @@ TYPES = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.
 
 @pytest.fixture(scope="module")
 def case_of(tmp_path_factory):
-    made = {}
-
+    @functools.cache
     def get(number, **options):
-        key = (number, json.dumps(options, sort_keys=True))
-        if key not in made:
-            made[key] = gguf_case.make_case(number, tmp_path_factory.mktemp("gguf") / "case", **options)
-        return made[key]
+        return gguf_case.make_case(number, tmp_path_factory.mktemp("gguf") / "case", **options)
     return get
 
 

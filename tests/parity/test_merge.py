@@ -5,6 +5,7 @@ W. So does `merge`; only the order in which a product of the rank dimension is s
 differ in its last bits and, seldom, one of 16 bits by one unit.
 """
 
+import functools
 import json
 
 import pytest
@@ -45,16 +46,12 @@ def peft_merged(case, dtype):
 @pytest.fixture(scope="module")
 def merged(cases, tmp_path_factory):
     """merged(number, *flags): (case, folder, what --json said), made once."""
-    made = {}
-
+    @functools.cache
     def get(number, *flags):
-        if (number, flags) not in made:
-            case = cases(number)
-            folder = tmp_path_factory.mktemp("merged") / "out"
-            said = merge("--model", case.model_dir, "--adapter", case.adapter_dir, "--output-dir", folder,
-                         "--rows", case.data_file, *flags)
-            made[number, flags] = case, folder, said
-        return made[number, flags]
+        case = cases(number)
+        folder = tmp_path_factory.mktemp("merged") / "out"
+        said = merge("--model", case.model_dir, "--adapter", case.adapter_dir, "--output-dir", folder, "--rows", case.data_file, *flags)
+        return case, folder, said
     return get
 
 

@@ -2,6 +2,7 @@
 save_pretrained leave them, rows that start as token_init says, and an adapter that gives the same losses there. The embedding has
 spare rows, or is enlarged."""
 
+import functools
 import json
 import shutil
 
@@ -43,12 +44,9 @@ def save_model(folder, rows, is_tied):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    made = {}
-
+    @functools.cache
     def get(rows, is_tied):
-        if (rows, is_tied) not in made:
-            made[rows, is_tied] = save_model(tmp_path_factory.mktemp("model") / "base", rows, is_tied)
-        return made[rows, is_tied]
+        return save_model(tmp_path_factory.mktemp("model") / "base", rows, is_tied)
     return get
 
 
