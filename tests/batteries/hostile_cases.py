@@ -8,7 +8,6 @@ import hostile_inputs
 from hostile_battery import SECRET, Case
 
 REFUSED = {2, 3, 4, 5}
-MARKER = '{"made_by": "lora-train", "version": 1, "run_id": "0", "started_at": 1, "began_with_overwrite": false}'
 
 
 # ---- folders of other tools ------------------------------------------------------------------------------------------

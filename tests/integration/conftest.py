@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from command import BINARY, Setup
+from command import BINARY, Setup, train_tiny_math
 
 # Files that take longest, for the shortest wait at the end.
 LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_ablate", "test_confidence", "test_examples", "test_jobs",
@@ -30,6 +30,12 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture
 def setup(tmp_path):
     return Setup(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def tiny_math_run(tmp_path_factory):
+    """The folder of a run on the shipped model. No test changes it."""
+    return train_tiny_math(tmp_path_factory.mktemp("tiny-math"))
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import engine
+from tiny_math import EXAMPLE, FP32
 
-EXAMPLE = engine.ROOT / "examples/tiny-math"
-FP32 = ("--set", "device=cpu", "--set", "precision=fp32")
 BINS = 15
 TOLERANCE = 1e-6
 

@@ -63,7 +63,7 @@ class Setup:
     def __init__(self, folder):
         self.tokenizer = AutoTokenizer.from_pretrained(MODEL)
         self.model_dir, self.adapter_dir = folder / "model", folder / "adapter"
-        self.data_file = folder / "rows.jsonl"
+        self.data_file, self.max_seq_len = folder / "rows.jsonl", 256
         base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
         base.save_pretrained(self.model_dir)
         self.tokenizer.save_pretrained(self.model_dir)
@@ -86,10 +86,6 @@ class Setup:
         return loss, {name: p.grad.clone() for name, p in oracle.trainable(model).items()}
 
     def profile(self, folder, **changes):
-        profile = dict(
-            model=str(self.model_dir), datasets=[{"path": str(self.data_file)}], device="cpu", precision="fp32",
-            base_precision="fp32", init_adapter=str(self.adapter_dir), packing=False, shuffle=False, max_seq_len=256,
-            micro_batch_size=2, global_batch_size=NUM_ROWS, max_steps=1, num_epochs=1000, learning_rate=1e-3,
-            lr_scheduler_type="constant", warmup_steps=0, weight_decay=0.0, logging_steps=1, report_to="none",
-            save_steps=1000000, save_interval=None, dataset_prepared_path=str(folder / "cache"), output_dir=str(folder / "run"))
-        return profile | changes
+        chats = dict(datasets=[{"path": str(self.data_file)}], micro_batch_size=2, gradient_checkpointing="unset",
+                     dataset_prepared_path=str(folder / "cache"))
+        return engine.profile_for(self, folder / "run", **chats | changes)

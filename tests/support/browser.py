@@ -1,6 +1,5 @@
 """Headless Chromium for tests of pages, through its DevTools protocol on a pipe: no driver and no network."""
 
-import base64
 import json
 import os
 import shutil
@@ -97,12 +96,3 @@ class Browser:
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
-
-    def screenshot(self, file, clip=None):
-        """Of the whole page, or of `clip` (x, y, width, height)."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        x, y, width, height = clip or (0, 0, size["width"], size["height"])
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True,
-                            clip={"x": x, "y": y, "width": width, "height": height, "scale": 1})
-        with open(file, "wb") as out:
-            out.write(base64.b64decode(picture["data"]))

@@ -96,6 +96,16 @@ def model_tensors(seed=0):
     return tensors
 
 
+def events_of(output_dir, kind):
+    """The whole lines of metrics.jsonl that are of this kind."""
+    try:
+        text = (output_dir / "metrics.jsonl").read_text()
+    except FileNotFoundError:  # not yet written, or being replaced
+        return []
+    lines = text[:text.rfind("\n") + 1].splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
 class Setup:
     """A folder with model/, rows.jsonl and profile.json that trains; a test breaks one part of it."""
 
@@ -178,13 +188,7 @@ class Setup:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
     def events(self, kind, output_dir=None):
-        path = (output_dir or self.output_dir) / "metrics.jsonl"
-        try:
-            text = path.read_text()
-        except FileNotFoundError:  # not yet written, or being replaced
-            return []
-        lines = text[:text.rfind("\n") + 1].splitlines()
-        return [event for event in map(json.loads, lines) if event["event"] == kind]
+        return events_of(output_dir or self.output_dir, kind)
 
     def summary(self):
         return json.loads((self.output_dir / "summary.json").read_text())

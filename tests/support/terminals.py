@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import struct
+import subprocess
 import termios
 
 from command import ENVIRONMENT
@@ -30,8 +31,12 @@ def read_part(fd):
         return b""
 
 
-def read_parts(fd):
-    """All of them; closes the descriptor."""
-    parts = list(iter(lambda: read_part(fd), b""))
-    os.close(fd)
+def parts_of(command, columns, environment):
+    """What a program writes onto a terminal that is so wide, in the parts in which it comes."""
+    ours, theirs = open_terminal(columns)
+    process = subprocess.Popen(list(map(str, command)), stdout=theirs, env=environment)
+    os.close(theirs)
+    parts = list(iter(lambda: read_part(ours), b""))
+    os.close(ours)
+    assert process.wait(timeout=300) == 0
     return parts

@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from command import ROOT, lora_train
+from command import ROOT, good_run, lora_train
 
 EXAMPLE = ROOT / "examples/tiny-math"
 MODEL = EXAMPLE / "model"
@@ -16,10 +16,8 @@ def generate(*arguments, model=MODEL):
     return lora_train("generate", "--model", model, *FP32, *arguments)
 
 
-def completions(*arguments, **options):
-    run = generate("--json", *arguments, **options)
-    assert run.code == 0, run
-    return run.json_lines()
+def completions(*arguments, model=MODEL):
+    return good_run("generate", "--model", model, *FP32, "--json", *arguments).json_lines()
 
 
 def write_rows(path, rows):

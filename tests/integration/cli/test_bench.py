@@ -9,8 +9,7 @@ TINY = ["--shape", "tiny-qwen3", "device=cpu", "max_seq_len=64", "micro_batch_si
 
 
 def bench(*arguments):
-    run = good_run("bench", *arguments)
-    return run
+    return good_run("bench", *arguments)
 
 
 def test_counts_a_7b_shape_without_files_memory_or_gpu():

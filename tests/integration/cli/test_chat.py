@@ -14,7 +14,7 @@ import time
 import pytest
 
 import terminals
-from command import BINARY, ENVIRONMENT, expect_end, has_library, lora_train, train_tiny_math
+from command import BINARY, ENVIRONMENT, expect_end, has_library, lora_train
 from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, write_rows
 
 LONG = ("--temperature", "5", "--top-k", "60", "--seed", "3")  # an answer of many tokens
@@ -23,11 +23,6 @@ EMPTY_LINE_END, CTRL_C = "\x04", "\x03"
 
 
 edits_lines = pytest.mark.skipif(not has_library("libedit.so.2", "libedit.so.0"), reason="libedit is not here")
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
-    return train_tiny_math(tmp_path_factory.mktemp("adapter"))
 
 
 def chat(*arguments, said, model=MODEL):
@@ -112,12 +107,12 @@ def test_a_turn_goes_through_the_template_and_what_is_in_the_cache_is_not_comput
     assert "> " not in plain.stderr.splitlines() and "/reset" in plain.stderr, plain
 
 
-def test_reset_system_and_adapter(tmp_path, run_folder):
+def test_reset_system_and_adapter(tmp_path, tiny_math_run):
     question = QUESTIONS[0]
-    lines = answers("--adapter", run_folder, "--system", "Be brief.", said=[
+    lines = answers("--adapter", tiny_math_run, "--system", "Be brief.", said=[
         question, "/adapter off", "/reset", question, "/adapter on", "/reset", question, "/system", "/reset", question, "/exit", question], model=None)
     brief = write_rows(tmp_path / "brief.jsonl", [{"prompt": [{"role": "system", "content": "Be brief."}, user(question)]}, {"prompt": question}])
-    (base, _), (tuned, plain) = ([line["completion_ids"] for line in completions("--prompts", brief, *flags)] for flags in ((), ("--adapter", run_folder)))
+    (base, _), (tuned, plain) = ([line["completion_ids"] for line in completions("--prompts", brief, *flags)] for flags in ((), ("--adapter", tiny_math_run)))
     assert tuned != base
     assert [line["completion_ids"] for line in lines] == [tuned, base, tuned, plain]
     assert [len(line["prompt"]) for line in lines] == [2, 2, 2, 1]
@@ -156,9 +151,9 @@ def test_a_signal_ends_a_script_with_0(number):
 
 # A person.
 
-def test_two_turns_then_the_base_then_ctrl_d(tmp_path, run_folder):
-    tuned, base = (completions("--prompt", QUESTIONS[0], *flags)[0]["completion"].split("\n")[0] for flags in (("--adapter", run_folder), ()))
-    person = Person(tmp_path, "--adapter", run_folder, model=None)
+def test_two_turns_then_the_base_then_ctrl_d(tmp_path, tiny_math_run):
+    tuned, base = (completions("--prompt", QUESTIONS[0], *flags)[0]["completion"].split("\n")[0] for flags in (("--adapter", tiny_math_run), ()))
+    person = Person(tmp_path, "--adapter", tiny_math_run, model=None)
     assert tuned in person.say(QUESTIONS[0])
     person.say(QUESTIONS[1])
     assert "The conversation is forgotten." in person.say("/reset", r"forgotten\.\r\n.*> ")

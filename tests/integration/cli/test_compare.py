@@ -102,12 +102,8 @@ def test_every_end_of_a_run_leaves_a_report(setup):
 
 def on_a_terminal(columns, *arguments, **environment):
     """What `lora-train compare` writes onto a terminal that is so wide."""
-    ours, theirs = terminals.open_terminal(columns)
-    process = subprocess.Popen([str(BINARY), "compare", *map(str, arguments)], stdout=theirs, env=dict(terminals.COLOURFUL, **environment))
-    os.close(theirs)
-    text = b"".join(terminals.read_parts(ours))
-    assert process.wait(timeout=300) == 0
-    return text.decode().replace("\r\n", "\n")
+    parts = terminals.parts_of([BINARY, "compare", *arguments], columns, dict(terminals.COLOURFUL, **environment))
+    return b"".join(parts).decode().replace("\r\n", "\n")
 
 
 def test_table_fits_the_terminal_and_no_color_is_heeded(runs):

@@ -93,19 +93,16 @@ def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
 
 
 def test_bad_examples_and_flags_are_refused(tmp_path):
-    run = evaluate("--exact-match", "#### ([0-9]+)")
-    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "does not match the example's own answer" in run.stderr, run
+    expect_end(evaluate("--exact-match", "#### ([0-9]+)"), 3, f"{HELDOUT}:1", "does not match the example's own answer")
     run = evaluate("--exact-match", "loss_on=all", "--max-samples", "2")  # a setting, not the regex
     assert run.code == 2 and "loss_on" in run.stderr, run
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "word " * 1100, "choices": ["b", "c"], "answer": 1}])
     expect_end(evaluate("--choices", data=quiz), 3, f"{quiz}:1", "1,024")
-    run = evaluate("--choices", "--exact-match", data=quiz)
-    assert run.code == 2, run
+    expect_end(evaluate("--choices", "--exact-match", data=quiz), 2)
 
 
 def test_logits_that_are_not_finite_end_with_7(tmp_path):
     model = poisoned_model(tmp_path)
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "a", "choices": ["b", "c"], "answer": 1}])
     for arguments, data in ((("--exact-match", "--max-samples", "2"), HELDOUT), (("--choices",), quiz)):
-        run = evaluate(*arguments, model=model, data=data)
-        assert run.code == 7, run
+        expect_end(evaluate(*arguments, model=model, data=data), 7)

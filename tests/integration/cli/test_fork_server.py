@@ -7,9 +7,8 @@ import subprocess
 import fork_server
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train
-
-MODEL = ROOT / "examples/tiny-math/model"
+from command import BINARY, ENVIRONMENT, lora_train
+from tiny_math import MODEL
 
 
 def both(*arguments, **options):

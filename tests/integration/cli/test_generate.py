@@ -1,7 +1,6 @@
 """`generate` on the shipped model: formats, resuming, stopping, comparing, and what it refuses."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,13 +10,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import terminals
-from command import BINARY, ENVIRONMENT, expect_end, good_run, lora_train, stop, train_tiny_math, wait_for
+from command import BINARY, ENVIRONMENT, expect_end, good_run, lora_train, stop, wait_for
 from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, poisoned_model, write_rows
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return train_tiny_math(tmp_path_factory.mktemp("adapter")) / "adapter"
+@pytest.fixture
+def adapter(tiny_math_run):
+    return tiny_math_run / "adapter"
 
 
 @pytest.fixture
@@ -180,12 +179,7 @@ def test_a_terminal_sees_the_text_as_it_comes():
     # Long, so that this process surely reads before the end.
     arguments = ("--prompt", QUESTIONS[0], "--temperature", "5", "--top-k", "60", "--seed", "3", "--max-new-tokens", "150")
     [line] = completions(*arguments)
-    ours, theirs = terminals.open_terminal(columns=100)
-    process = subprocess.Popen([str(BINARY), "generate", "--model", str(MODEL), *FP32, *arguments],
-                               env=ENVIRONMENT, stdout=theirs, stderr=subprocess.PIPE)
-    os.close(theirs)
-    pieces = terminals.read_parts(ours)
-    assert process.wait(timeout=300) == 0, process.stderr.read()
+    pieces = terminals.parts_of([BINARY, "generate", "--model", MODEL, *FP32, *arguments], 100, ENVIRONMENT)
     assert b"".join(pieces).decode().replace("\r\n", "\n") == line["completion"] + "\n" and len(pieces) > 1
 
 
@@ -223,8 +217,7 @@ def test_logits_that_are_not_finite_end_with_7(tmp_path):
 
 
 def test_a_full_disk_is_an_io_error(prompts):
-    run = generate("--prompts", prompts, "--output", "/dev/full", "--max-new-tokens", "4")
-    assert run.code == 5 and "/dev/full" in run.stderr, run
+    expect_end(generate("--prompts", prompts, "--output", "/dev/full", "--max-new-tokens", "4"), 5, "/dev/full")
     with open("/dev/full", "wb") as full:
         code = subprocess.run([str(BINARY), "generate", "--model", str(MODEL), *FP32, "--prompt", "hi", "--json"], env=ENVIRONMENT,
                               stdout=full, stderr=subprocess.DEVNULL).returncode

@@ -9,9 +9,8 @@ import subprocess
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train, stop, wait_for
-
-MODEL = ROOT / "examples/tiny-math/model"
+from command import BINARY, ENVIRONMENT, lora_train, stop, wait_for
+from tiny_math import MODEL
 
 
 def test_a_run_says_in_a_line_each_what_it_does_and_what_comes_next(setup):

@@ -91,8 +91,7 @@ def test_is_not_compared_without_torch_or_when_told(merge):
     assert "LORA_TRAIN_TORCH" in without.json_lines()[0]["not_compared"]
     told = merge.merge("--no-check", "--overwrite")
     assert "not compared with the unmerged model: --no-check" in told.stdout, told
-    asked = merge.merge("--overwrite", "--rows", merge.rows_file, environment={"LORA_TRAIN_TORCH": "/nonexistent"})
-    assert asked.code == 2, asked
+    expect_end(merge.merge("--overwrite", "--rows", merge.rows_file, environment={"LORA_TRAIN_TORCH": "/nonexistent"}), 2)
 
 
 def test_stopped_in_the_middle_it_leaves_what_was_there(merge):

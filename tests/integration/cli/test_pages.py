@@ -7,6 +7,7 @@ import pytest
 
 import browser
 from command import good_run, lora_train
+from tiny_math import write_rows
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason=browser.MISSING)
 
@@ -21,10 +22,6 @@ def chromium():
 
 def texts(chromium, selector):
     return chromium.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.textContent)")
-
-
-def write_lines(file, lines):
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def bins(accuracy):
@@ -54,14 +51,14 @@ def write_run(folder, name="run", text="plain", learning_rate=0.001, lora_r=8, n
                           "token_accuracy": 0.5, "num_tokens": 1, "bins": bins(share)})
             lines.append({"event": "eval", "step": step, "name": "conf " + text, "kind": "confidence", "accuracy": share, "ece": 0.2,
                           "ece_equal_mass": 0.2, "brier": 0.1, "auroc": None, "mean_confidence": 0.5, "over_confidence": 0.1, "num_rows": 1, "bins": bins(share)})
-    write_lines(folder / "metrics.jsonl", lines)
+    write_rows(folder / "metrics.jsonl", lines)
     final = 1 + 10 * learning_rate + lora_r / 100
     (folder / "summary.json").write_text(json.dumps({
         "status": "done", "step": num_steps, "total_steps": num_steps, "eval_loss": final, "wall_s": 61.5, "train_s": 60, "tokens_per_s": 200,
         "best_eval_loss": final, "tokens": 6000, "adapter": "out/" + text, "adapter_step": num_steps, "gpu": text, "num_gpus": 1,
         "phases_s": {"train": 60, text: 1.5}, "version": text, "price_source": text, "gpu_price_per_hour": 2, "cost_usd": 0.03,
         "ledger": {"total": 1000, "kept": 950, "held_out": 50, "reasons": {text: {"count": 50, "first": text}}}}))
-    write_lines(folder / "eval_answers.jsonl", [
+    write_rows(folder / "eval_answers.jsonl", [
         {"step": step, "name": "conf " + text, "source": text, "prompt": text, "expected": text, "answer": text + str(step), "is_right": step > 0,
          "confidence": 0.5} for step in (0, num_steps)])
     return folder

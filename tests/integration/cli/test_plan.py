@@ -4,21 +4,16 @@ program_test."""
 import json
 
 import pytest
-from command import ENVIRONMENT, expect_end, lora_train
+from command import ENVIRONMENT, expect_end, good_run, lora_train
 
 STATED = ["--shape", "qwen2.5-7b", "--documents", "5000", "--tokens-per-document", "400"]
 FIELDS = {"weights", "quantization", "adapter", "optimizer", "activations", "workspace", "total"}
 
 
-def rows_of(run):
-    assert run.code == 0, run
-    return [json.loads(line) for line in run.stdout.splitlines()]
-
-
 def test_a_folder_with_data_needs_no_weights_and_no_gpu(setup):
     for weights in setup.model.glob("*.safetensors"):
         weights.unlink()
-    rows = rows_of(lora_train("plan", "--json", "--profile", setup.write_profile(precision="bf16", base_precision="bf16")))
+    rows = good_run("plan", "--json", "--profile", setup.write_profile(precision="bf16", base_precision="bf16")).json_lines()
     assert len(rows) == 40 and all(row["fits"] for row in rows), rows[:1]
     assert {row["num_gpus"] for row in rows} == {1, 2, 4, 8}
     assert all(set(row["memory_gib"]) == FIELDS and row["tokens_per_s"] > 0 and row["hours"] > 0 and row["cost_usd"] > 0 for row in rows)
@@ -31,7 +26,7 @@ def test_a_folder_with_data_needs_no_weights_and_no_gpu(setup):
 def test_what_does_not_fit_has_all_figures_and_exits_with_0():
     """A quantised base is counted as it is stored."""
     plan = ["plan", "--json", "--gpu", "A10G", "--count", "1", "--profile"]
-    large, small, fitting, rows = (rows_of(lora_train(*plan, *more))[0] for more in (
+    large, small, fitting, rows = (good_run(*plan, *more).json_lines()[0] for more in (
         ["h100", *STATED, "--set", "precision=fp32", "base_precision=fp32"],
         ["4xh200-ddp", "--shape", "qwen2.5-7b", "--documents", "5000", "--tokens-per-document", "32768", "--set", "max_seq_len=32768", "activation_offload=on"],
         ["a10g-4bit", *STATED],
@@ -46,7 +41,7 @@ def test_a_deadline_ends_with_a_verdict_at_the_prices_of_the_user(tmp_path):
                bandwidth_gb_s=3000, link_gb_s=360, price_per_hour=5.0)
     table = tmp_path / "gpus.json"
     table.write_text(json.dumps([gpu]))
-    *rows, verdict = rows_of(lora_train("plan", "--json", "--profile", "h100", *STATED, "--deadline", "20m", "--gpus", table))
+    *rows, verdict = good_run("plan", "--json", "--profile", "h100", *STATED, "--deadline", "20m", "--gpus", table).json_lines()
     met = [row for row in rows if row["fits"] and row["hours"] * 60 <= 20]
     assert verdict["met"] and verdict["cost_usd"] == min(row["cost_usd"] for row in met), verdict
     for row in rows:
@@ -58,7 +53,7 @@ def test_a_deadline_ends_with_a_verdict_at_the_prices_of_the_user(tmp_path):
 def test_the_steps_are_those_of_the_run(setup):
     settings = dict(packing=True, batch_unit="documents", global_batch_size=3, max_steps="unset", num_epochs=2)
     profile = setup.write_profile(**settings)
-    row = rows_of(lora_train("plan", "--json", "--profile", profile, "--gpu", "H200", "--count", "1"))[0]
+    row = good_run("plan", "--json", "--profile", profile, "--gpu", "H200", "--count", "1").json_lines()[0]
     run = lora_train("train", "--profile", profile, "target_gpu=H200")
     assert run.code == 0 and "target_gpu" not in run.stderr, "a run on a CPU says that in its own line"
     assert row["num_steps"] == setup.summary()["total_steps"]
@@ -78,23 +73,23 @@ def cpu_rates(monkeypatch, tmp_path):
 def test_past_runs_scale_the_times(setup, cpu_rates, tmp_path):
     profile = setup.write_profile(max_steps=6)
     plan = ["plan", "--json", "--profile", profile, "--gpu", "cpu"]
-    before, = rows_of(lora_train(*plan))
+    before, = good_run(*plan).json_lines()
     assert before["gpu"] == "CPU" and before["num_gpus"] == 1 and before["fits"] and before["rates"] == "measured", before
     assert before["memory_gib"]["program"] > 0.1 and before["hours_low"] < before["hours"] < before["hours_high"] and before["past_runs"] == 0, before
     assert lora_train("train", "--profile", profile).code == 0
     rates = sorted(line["tokens_per_s"] for line in setup.events("train")[2:])
-    run = lora_train(*plan, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir)
-    after, other = rows_of(run)
+    run = good_run(*plan, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir)
+    after, other = run.json_lines()
     assert after["past_runs"] == 1 and after["tokens_per_s"] == pytest.approx(rates[len(rates) // 2], rel=1e-6), (after, rates)
     assert after["hours_low"] == pytest.approx(0.85 * after["hours"]), after
     assert "took" in run.stderr and "without past runs" in run.stderr and other["past_runs"] == 0, (run.stderr, other)
-    run = lora_train("plan", "--json", "--profile", profile, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir.parent)
-    assert rows_of(run)[0]["past_runs"] == 0 and "not used: it ran on a CPU" in run.stderr, run.stderr
+    run = good_run("plan", "--json", "--profile", profile, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir.parent)
+    assert run.json_lines()[0]["past_runs"] == 0 and "not used: it ran on a CPU" in run.stderr, run.stderr
     expect_end(lora_train(*plan, "--calibrate", tmp_path / "nothing"), 2, "does not exist")
     written = setup.output_dir / "profile.yaml"
     written.write_text(written.read_text().replace(str(setup.rows_file), "/no/such/file.jsonl"))
-    run = lora_train(*plan, "--calibrate", setup.output_dir)
-    assert rows_of(run)[0]["past_runs"] == 0 and "not used" in run.stderr, run.stderr
+    run = good_run(*plan, "--calibrate", setup.output_dir)
+    assert run.json_lines()[0]["past_runs"] == 0 and "not used" in run.stderr, run.stderr
 
 
 def test_check_warns_of_what_the_target_gpu_cannot_hold(setup, monkeypatch):

@@ -9,9 +9,8 @@ import shutil
 
 import yaml
 
-from command import ROOT, lora_train
-
-MODEL = ROOT / "examples/tiny-math/model"
+from command import good_run, lora_train
+from tiny_math import MODEL
 
 
 def convert(folder, datasets, **keys):
@@ -22,8 +21,7 @@ def convert(folder, datasets, **keys):
         entries.append({"path": f"rows{i}.jsonl", "type": "chat_template", **entry})
     text = {"base_model": str(MODEL), "adapter": "lora", "lora_r": 4, "lora_target_linear": True, "datasets": entries, **keys}
     (folder / "axolotl.yml").write_text(yaml.safe_dump(text))
-    run = lora_train("convert", "axolotl.yml", "--output", "my.yaml", cwd=folder)
-    assert run.code == 0, run
+    good_run("convert", "axolotl.yml", "--output", "my.yaml", cwd=folder)
 
 
 def shown(folder, *settings):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from command import ROOT, lora_train
+from command import ROOT, expect_end, good_run, lora_train
 
 HERE = ROOT / "tests/integration/convert"
 FILES = sorted(path.relative_to(HERE).as_posix() for tool in ("axolotl", "llamafactory", "trl") for path in (HERE / tool).iterdir())
@@ -45,8 +45,7 @@ def train_a_step(file, folder):
         instead.append("eval_datasets=[{path: data/chat.jsonl}]")
     if said.get("val_set_size", 0) >= 1:
         instead.append("val_set_size=2")
-    run = lora_train("train", "--profile", profile, *instead, "--quiet", cwd=HERE)
-    assert run.code == 0, run
+    run = good_run("train", "--profile", profile, *instead, "--quiet", cwd=HERE)
     summary = json.loads((folder / "run/summary.json").read_text())
     assert summary["status"] == "done" and summary["step"] == 1, run
     return summary, list(result["refused"])
@@ -91,8 +90,7 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
         run = convert(source, "--output", output)
         assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
     assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
-    run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
-    assert run.code == USAGE and "is the file to convert" in run.stderr, run
+    expect_end(convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite"), USAGE, "is the file to convert")
 
 
 def test_bad_calls_say_what_is_expected():
@@ -127,8 +125,7 @@ def test_keys_of_the_file_are_words_and_keys_of_the_profile_flags(tmp_path):
     assert (profile["learning_rate"], profile["lora_r"], profile["global_batch_size"], profile["max_seq_len"]) == (0.5, 4, 8, 64), profile
     assert profile["lora_target_modules"] == ["q_proj", "v_proj"] and "gradient_accumulation_steps" not in profile, profile
     for words, said in ((["--lora-r", "x"], '--lora-r: got "x"'), (["--lora-rr", "4"], "--lora-rr: unknown flag"), (["no_such_key=1"], "no_such_key ")):
-        run = convert("axolotl/lora_chat.yml", *words)
-        assert run.code == USAGE and said in run.stderr, run
+        expect_end(convert("axolotl/lora_chat.yml", *words), USAGE, said)
 
 
 @pytest.mark.parametrize("command", ["train", "check", "tokenize"])

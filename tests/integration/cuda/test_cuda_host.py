@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from command import BINARY, ROOT, lora_train, model_tensors
+from command import BINARY, ROOT, events_of, lora_train, model_tensors
 from stand_in_gpu import DEVICE, NEEDS_STAND_IN, STAND_IN, environment, expect_device_error, in_20_steps, on_stand_in, run_on_stand_in
 
 pytestmark = NEEDS_STAND_IN
@@ -172,6 +172,6 @@ def test_tasks_are_asked_between_steps(tmp_path):
     run, calls = run_on_stand_in(tmp_path, ["train", "--profile", ROOT / "examples/confidence/profile.yaml", "--output-dir", tmp_path / "run", "device=cuda",
                                             "precision=bf16", "max_steps=4", "eval_steps=2", "early_stopping_patience=null"])
     assert run.code == 0 and ", eval_tasks " in run.stderr, run  # in the memory plan
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["num_rows"]) for line in lines if line.get("kind") == "confidence"] == [(0, 300), (2, 300), (4, 300)]
-    assert [line["step"] for line in lines if line["event"] == "train"] == [4], "steps are replayed before and after a task as before"
+    evals = events_of(tmp_path / "run", "eval")
+    assert [(line["step"], line["num_rows"]) for line in evals if line.get("kind") == "confidence"] == [(0, 300), (2, 300), (4, 300)]
+    assert [line["step"] for line in events_of(tmp_path / "run", "train")] == [4], "steps are replayed before and after a task as before"

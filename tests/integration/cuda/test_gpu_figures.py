@@ -29,13 +29,12 @@ def test_the_figures_of_the_gpu_are_in_every_output_and_add_up(setup):
         assert summary["energy_wh"] == pytest.approx(process) and summary["mean_gpu_utilization"] == pytest.approx(97)
         assert summary["cpu_s"] > 0 and f"; {process}.00 Wh; GPU busy 97% of the time" in run.stderr, run
         assert re.search(r"^step \d/\d .* tok/s gpu 97%, ", run.stderr, re.MULTILINE), run
-    lines = [json.loads(line) for line in (setup.output_dir / "metrics.jsonl").read_text().splitlines()]
-    train = [line for line in lines if line["event"] == "train"]
+    train = setup.events("train")
     assert [line["step"] for line in train] == [1, 2, 3, 4, 5, 6]
     for line in train:
         found = [line[f"gpu_{name}"] for name in ("utilization", "power_w", "temperature_c", "clock_mhz", "throttle", "memory_used_gib")]
         assert found == [97, 600, 65, 1980, ["power_cap"], 360 / 1024], line
-    assert [line["energy_wh"] for line in lines if line["event"] == "end"] == pytest.approx([1, 2])
+    assert [line["energy_wh"] for line in setup.events("end")] == pytest.approx([1, 2])
     state = json.loads((setup.output_dir / "checkpoint-6/trainer_state.json").read_text())["lora_train"]
     assert 0.9 < state["energy_wh"] <= 2 and state["cpu_s"] > 0
     scalars = b"".join(path.read_bytes() for path in (setup.output_dir / "tensorboard").iterdir())

@@ -1,6 +1,5 @@
 """GPU memory that runs out, on the stand-in for the CUDA runtime: a run that fits by its plan plans once more."""
 
-import json
 import re
 
 import pytest
@@ -37,8 +36,7 @@ def test_memory_that_runs_out_though_the_plan_fits_is_planned_for_once_more(setu
     assert re.search(r"though the plan fits \(1 row, recomputation off, [2-9]\.\d GiB\): CUDA out of memory.*Planning once more, for "
                      r"[1-7]\.\d GiB: 1 row, recomputation (cheap|gate_up|full)", line), line
     assert run.code == 0 and run.stderr.count("before step 1: the largest micro-batch") == 1, run
-    events = [json.loads(line) for line in (setup.folder / "again/metrics.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "train"] == [1, 2], events
+    assert [event["step"] for event in setup.events("train", setup.folder / "again")] == [1, 2]
     assert profile.replace(str(setup.output_dir), str(setup.folder / "again")) == (setup.folder / "again/profile.yaml").read_text()
 
 

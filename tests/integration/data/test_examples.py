@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from command import BINARY, ROOT, lora_train
+from command import BINARY, ROOT, events_of, good_run
 
 EXAMPLES = ROOT / "examples"
 SHOP = [{"question": f"Tom has {a} lamps and buys {b} more. How many?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"}
@@ -13,14 +13,12 @@ NUMBER = r"#### (-?[0-9.,]+)"
 
 
 def exact_match(profile, *arguments):
-    run = lora_train("eval", EXAMPLES / profile, *arguments, "--exact-match", "--max-new-tokens", "64", "--json", cwd=ROOT)
-    assert run.code == 0, run
+    run = good_run("eval", EXAMPLES / profile, *arguments, "--exact-match", "--max-new-tokens", "64", "--json", cwd=ROOT)
     return run.json_lines()[0]["exact_match"]
 
 
 def train(name, folder, *arguments):
-    run = lora_train("train", EXAMPLES / name / "profile.yaml", "--output-dir", folder, "--quiet", *arguments, cwd=ROOT)
-    assert run.code == 0, run
+    run = good_run("train", EXAMPLES / name / "profile.yaml", "--output-dir", folder, "--quiet", *arguments, cwd=ROOT)
 
 
 @pytest.mark.long_run
@@ -33,8 +31,7 @@ def test_the_adapter_answers_held_out_orders_and_the_base_none(tmp_path):
 @pytest.mark.long_run
 def test_qlora_learns_the_orders_and_keeps_them_when_merged(tmp_path):
     train("qlora", tmp_path / "run")
-    merged = lora_train("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged", "--quiet", cwd=ROOT)
-    assert merged.code == 0, merged
+    merged = good_run("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged", "--quiet", cwd=ROOT)
     assert exact_match("orders/profile.yaml", "--model", tmp_path / "merged") >= 0.95
 
 
@@ -47,7 +44,7 @@ def test_full_fine_tuning_learns_the_orders(tmp_path):
 @pytest.mark.parametrize("name", ["orders", "qlora", "full"])
 def test_the_first_steps_lower_the_loss(name, tmp_path):
     train(name, tmp_path / "run", "max_steps=6", "logging_steps=1", "eval_steps=0")
-    losses = [event["loss"] for event in map(json.loads, (tmp_path / "run/metrics.jsonl").open()) if event["event"] == "train"]
+    losses = [event["loss"] for event in events_of(tmp_path / "run", "train")]
     assert len(losses) == 6 and losses[-1] < 0.9 * losses[0], losses
 
 
@@ -68,10 +65,8 @@ def gsm8k(tmp_path):
     make_hub_cache(hub, "openai/gsm8k", {f"main/{split}-00000-of-00001.parquet": SHOP for split in ("train", "test")}, card)
 
     def run(command, *arguments):
-        done = lora_train(command, EXAMPLES / "gsm8k/profile.yaml", "--output-dir", tmp_path / "run", *arguments,
-                          environment={"HF_HOME": str(tmp_path / "home")})
-        assert done.code == 0, done
-        return done
+        return good_run(command, EXAMPLES / "gsm8k/profile.yaml", "--output-dir", tmp_path / "run", *arguments,
+                        environment={"HF_HOME": str(tmp_path / "home")})
     run.folder = tmp_path
     return run
 

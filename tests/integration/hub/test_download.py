@@ -331,8 +331,7 @@ def test_https_goes_through_the_tunnel_of_a_proxy(setup, tmp_path):
 def test_a_machine_without_libcurl_is_told_what_to_install(setup):
     for name in ("libcurl.so.4", "libcurl-gnutls.so.4"):
         (setup.folder / name).write_text("")  # found before the real one, and no library
-    run = setup.run("download", "org/model", LD_LIBRARY_PATH=str(setup.folder))
-    assert run.code == IO and "apt-get install libcurl4" in run.stderr, run
+    expect_end(setup.run("download", "org/model", LD_LIBRARY_PATH=str(setup.folder)), IO, "apt-get install libcurl4")
     assert setup.run("--help", LD_LIBRARY_PATH=str(setup.folder)).code == 0
 
 

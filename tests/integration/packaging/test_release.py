@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import pty
 import select
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import sys
 
 import pytest
 
+import terminals
 from command import BINARY, ROOT
 
 BUILD = BINARY.parents[1]
@@ -126,20 +126,20 @@ def test_completions_are_where_shells_look(unpacked, shell):
 def test_zsh_completes_at_the_first_tab(unpacked, tmp_path):
     """In a terminal, with the folder of functions in fpath."""
     (tmp_path / ".zshrc").write_text(f'fpath=("{unpacked}/share/zsh/site-functions" $fpath)\nautoload -Uz compinit\ncompinit -u\nPS1="> "\n')
-    master, terminal = pty.openpty()
+    ours, theirs = terminals.open_terminal(columns=80)
     env = {"PATH": f"{unpacked}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "TERM": "dumb"}
-    with subprocess.Popen(["zsh", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, env=env) as zsh:
-        os.close(terminal)
+    with subprocess.Popen(["zsh", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env) as zsh:
+        os.close(theirs)
 
         def seen_until(text):
             seen = b""
-            while text not in seen and select.select([master], [], [], 20)[0]:
-                seen += os.read(master, 4096)
+            while text not in seen and select.select([ours], [], [], 20)[0]:
+                seen += terminals.read_part(ours)
             return seen
 
         seen_until(b"> ")  # what is typed earlier does not count as a Tab
-        os.write(master, b"lora-train tok\t")
+        os.write(ours, b"lora-train tok\t")
         seen = seen_until(b"enize")
         zsh.kill()
-    os.close(master)
+    os.close(ours)
     assert b"enize" in seen, seen

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from command import BINARY, ENVIRONMENT, good_run, lora_train, stop, train_tiny_math, wait_for
+import tiny_math
+from command import BINARY, ENVIRONMENT, good_run, lora_train, stop, wait_for
 from eval_task_rows import ROWS, task
 from launchers import LAUNCHERS, Job
 from tiny_math import FP32, MODEL, QUESTIONS, poisoned_model, write_rows
@@ -17,25 +18,19 @@ USAGE, DATA, IO, NUMERIC = 2, 3, 5, 7
 MANY = [f"What is {a} plus {b}?" for a in range(10, 22) for b in range(3, 10)]  # more than a round of two ranks
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return train_tiny_math(tmp_path_factory.mktemp("adapter")) / "adapter"
-
-
 @pytest.fixture
 def prompts(tmp_path):
     return write_rows(tmp_path / "prompts.jsonl", [{"prompt": text} for text in QUESTIONS[:11]])
 
 
-def generate(*arguments, ranks=1, model=MODEL, **options):
-    more = ("--nproc", ranks) if ranks > 1 else ()
-    return lora_train("generate", "--model", model, *FP32, "--max-new-tokens", 16, *arguments, *more, **options)
+def generate(*arguments, ranks=1, **options):
+    return tiny_math.generate("--max-new-tokens", 16, *arguments, *(("--nproc", ranks) if ranks > 1 else ()), **options)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--temperature", 1.3, "--top-p", 0.9), ("--stop", " is "), ("--compare",)],
                          ids=["greedy", "sampled", "stop strings", "compare"])
-def test_answers_are_those_of_one_rank_in_the_same_order(prompts, adapter, arguments):
-    arguments = ("--json", "--prompts", prompts, "--adapter", adapter, *arguments)
+def test_answers_are_those_of_one_rank_in_the_same_order(prompts, tiny_math_run, arguments):
+    arguments = ("--json", "--prompts", prompts, "--adapter", tiny_math_run, *arguments)
     one = generate(*arguments)
     assert one.code == 0 and len(one.json_lines()) == 11, one
     for ranks in (2, 12) if "--stop" in arguments else (3,):  # also more than prompts

@@ -8,7 +8,7 @@ import subprocess
 import numpy
 import pytest
 
-from command import BINARY, ENVIRONMENT, ROOT, Setup, lora_train, wait_for
+from command import BINARY, ENVIRONMENT, ROOT, Setup, events_of, expect_end, good_run, lora_train, wait_for
 
 EXAMPLE = ROOT / "examples/tiny-math"
 HELD_OUT = (EXAMPLE / "heldout.jsonl").read_text().splitlines(keepends=True)[:20]
@@ -22,9 +22,8 @@ def ablation(tmp_path_factory):
     (folder / "heldout.jsonl").write_text("".join(HELD_OUT))
     (folder / "profile.yaml").write_text(f"extends: {EXAMPLE}/profile.yaml\nglobal_batch_size: 1\nmicro_batch_size: 1\n"
                                          f"eval_datasets: [{{path: {folder}/heldout.jsonl, name: held-out}}]\n")
-    run = lora_train("ablate", "--profile", folder / "profile.yaml", "--steps", STEPS, "--json", "--html", folder / "a.html", "--png",
-                     folder / "a.png", "--keep", folder / "runs", cwd=ROOT)
-    assert run.code == 0, run
+    run = good_run("ablate", "--profile", folder / "profile.yaml", "--steps", STEPS, "--json", "--html", folder / "a.html", "--png",
+                   folder / "a.png", "--keep", folder / "runs", cwd=ROOT)
     return folder, run
 
 
@@ -61,7 +60,7 @@ def test_losses_of_documents_add_up_and_their_interval_is_numpys(ablation):
     runs = sorted((folder / "runs").glob("[0-9]*"), key=lambda path: int(path.name.split("-")[0]))
     plain, nf4 = runs[2], runs[-1]
     losses, weights = losses_of(plain)
-    evaluation = [json.loads(line) for line in (plain / "metrics.jsonl").open() if '"event":"eval"' in line][-1]
+    evaluation = events_of(plain, "eval")[-1]
     assert losses.sum() / weights.sum() == pytest.approx(evaluation["loss"], rel=1e-12)
     assert weights.sum() == evaluation["num_tokens"] and len(losses) == 20
     # Each document alone has the loss that it has among the others.
@@ -138,5 +137,4 @@ def test_a_profile_that_does_not_train_is_refused_before_the_ladder(tmp_path):
     run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 3, environment={"TMPDIR": str(temporary)})
     assert not list(temporary.glob("*ablate*")), "the folder of the runs stays behind"
     assert run.code == 2 and "setting 1" not in run.stderr and "nothing to compare" in run.stderr, run
-    run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 2)
-    assert run.code == 2 and "--steps" in run.stderr, run
+    expect_end(lora_train("ablate", "--profile", setup.profile_file, "--steps", 2), 2, "--steps")

@@ -7,7 +7,7 @@ import time
 import pytest
 from safetensors.numpy import load_file
 
-
+from command import expect_end
 
 
 def settings(setup, **changes):
@@ -49,8 +49,7 @@ def test_the_result_is_the_best_step(setup):
     # Where the best checkpoint is gone, the run goes on only without the key.
     (setup.output_dir / "summary.json").unlink()
     (setup.output_dir / f"checkpoint-{best}/adapter_model.safetensors").unlink()
-    run = setup.train(**settings(setup))
-    assert run.code == 4 and f"checkpoint-{best}" in run.stderr and "load_best_model_at_end=false" in run.stderr, run
+    expect_end(setup.train(**settings(setup)), 4, f"checkpoint-{best}", "load_best_model_at_end=false")
     run = setup.train(**settings(setup, load_best_model_at_end=False))
     assert run.code == 0 and setup.summary()["adapter_step"] == 24, run
 

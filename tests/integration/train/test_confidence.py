@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train, wait_for
+from command import BINARY, ENVIRONMENT, ROOT, events_of, good_run, wait_for
 
 EXAMPLE = ROOT / "examples/confidence"
 TOKENS = ["<conf_0>", "<conf_25>", "<conf_50>", "<conf_75>", "<conf_100>"]
@@ -17,32 +17,24 @@ SHORT = ["max_steps=30", "eval_max_samples=60"]
 
 
 def train(folder, *arguments):
-    return lora_train("train", "--profile", EXAMPLE / "profile.yaml", "--output-dir", folder, "--json", *arguments, cwd=ROOT)
-
-
-def lines_of(folder, event="eval"):
-    path = folder / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [line for line in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if line["event"] == event]
+    return good_run("train", "--profile", EXAMPLE / "profile.yaml", "--output-dir", folder, "--json", *arguments, cwd=ROOT)
 
 
 def conf_lines(folder):
     return {line["step"]: {key: value for key, value in line.items() if key not in ("eval_s", "spans")}
-            for line in lines_of(folder) if line["name"] == "conf"}
+            for line in events_of(folder, "eval") if line["name"] == "conf"}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("confidence") / "run"
-    run = train(folder, *SHORT)
-    assert run.code == 0, run
+    train(folder, *SHORT)
     return folder
 
 
 def answers_of(folder, path, *arguments):
     """The result of eval, and its answers."""
-    run = lora_train("eval", "--profile", EXAMPLE / "profile.yaml", "--adapter", folder / "adapter", "--json", "--answers", path, *arguments, cwd=ROOT)
-    assert run.code == 0, run
+    run = good_run("eval", "--profile", EXAMPLE / "profile.yaml", "--adapter", folder / "adapter", "--json", "--answers", path, *arguments, cwd=ROOT)
     return next(line for line in run.json_lines() if line["name"] == "conf"), [json.loads(line) for line in path.open()]
 
 
@@ -57,8 +49,7 @@ def test_the_data_are_those_of_the_generator(tmp_path):
 @pytest.mark.long_run
 def test_the_calibration_error_falls_and_the_best_step_is_kept(tmp_path, record_property):
     folder = tmp_path / "run"
-    run = train(folder)
-    assert run.code == 0, run
+    train(folder)
     lines, summary = conf_lines(folder), json.loads((folder / "summary.json").read_text())
     first, best = lines[0], lines[summary["best_step"]]
     record_property("shown", f"examples/confidence: ece {first['ece']:.3f} before, {best['ece']:.3f} at step {summary['best_step']} "
@@ -89,13 +80,12 @@ def test_a_stop_inside_an_evaluation_changes_no_bit(trained, tmp_path):
     pieces = tmp_path / "pieces"
     command = [BINARY, "train", "--profile", EXAMPLE / "profile.yaml", "--output-dir", pieces, *SHORT]
     process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    is_inside = lambda: any(line["step"] == 15 for line in lines_of(pieces))  # noqa: E731  the loss comes before the task
+    is_inside = lambda: any(line["step"] == 15 for line in events_of(pieces, "eval"))  # noqa: E731  the loss comes before the task
     wait_for(is_inside, "the loss of the evaluation after step 15", process)
     process.send_signal(signal.SIGTERM)
     stderr = process.communicate(timeout=120)[1]
     assert process.returncode == 75 and 15 not in conf_lines(pieces), stderr
-    run = train(pieces, *SHORT)
-    assert run.code == 0 and "resumed from" in run.stderr, run
+    assert "resumed from" in train(pieces, *SHORT).stderr
     assert conf_lines(pieces) == conf_lines(trained)
     ours, theirs = (load_file(at / "adapter/adapter_model.safetensors") for at in (pieces, trained))
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from command import BINARY, ENVIRONMENT, ROOT, lora_train
+from command import BINARY, ENVIRONMENT, ROOT, events_of, lora_train
 
 JOBS = sorted(path.name for path in (ROOT / "configs/jobs").iterdir())
 LIMIT_S = 90
@@ -41,9 +41,8 @@ def test_what_the_jobs_are_about_is_in_their_runs(tmp_path):
     log, profile = (tmp_path / "b-confidence/train.log").read_text(), yaml.safe_load((tmp_path / "b-confidence/train/profile.yaml").read_text())
     assert profile["base_precision"] == "int8" and profile["eval_max_samples"] == profile["val_set_size"] == 200
     assert "28 linears in int8" in log and "learning_rate: 0.005 x sqrt(32 / 32)" in log
-    events = [json.loads(line) for line in (tmp_path / "b-confidence/train/metrics.jsonl").read_text().splitlines()]
-    assert events[0]["world_size"] == 4, events[0]
-    evals = [event for event in events if event["event"] == "eval"]
+    [start], evals = (events_of(tmp_path / "b-confidence/train", kind) for kind in ("start", "eval"))
+    assert start["world_size"] == 4, start
     assert [event["step"] for event in evals if "kind" not in event] == [0, 3, 6, 9]
     asked = [json.loads(line) for line in (tmp_path / "distill/student/teacher.answers.jsonl").read_text().splitlines()]
     rows = [json.loads(line)["messages"] for line in (tmp_path / "distill/student/teacher.jsonl").read_text().splitlines()]

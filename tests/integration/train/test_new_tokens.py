@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from command import ROOT, expect_end, good_run, lora_train
+from command import ROOT, events_of, expect_end, good_run, lora_train
 from stand_in_gpu import NEEDS_STAND_IN, TAKES_MEMORY_OR_WAITS, run_on_stand_in
 
 MODEL = ROOT / "examples/tiny-math/model"
@@ -38,8 +38,7 @@ class Files:
         return lora_train("train", "--profile", self.profile(**changes), *arguments)
 
     def losses(self, name):
-        lines = map(json.loads, (self.folder / name / "metrics.jsonl").read_text().splitlines())
-        return [line["loss"] for line in lines if line["event"] == "train"]
+        return [line["loss"] for line in events_of(self.folder / name, "train")]
 
     def result(self, name="run"):
         return {path.name: path.read_bytes() for path in (self.folder / name / "adapter").iterdir() if path.name != "README.md"}
@@ -89,8 +88,7 @@ def test_a_trained_token_is_answered(files):
     adapter, checkpoint = files.folder / "run/adapter", files.folder / "run/checkpoint-60"
 
     def generate(*arguments):
-        said = good_run("generate", *arguments, "--prompt", question, "--json", "--set", "device=cpu")
-        return said
+        return good_run("generate", *arguments, "--prompt", question, "--json", "--set", "device=cpu")
 
     for words in (["--model", MODEL, "--adapter", adapter, "--compare"], ["--profile", files.profile(), "--adapter", checkpoint]):
         assert any(token in generate(*words).json_lines()[0]["completion"] for token in TOKENS), words

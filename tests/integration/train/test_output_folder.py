@@ -76,8 +76,7 @@ def test_the_written_profile_has_the_numbers_that_auto_became(setup):
     assert written["mlp_tile_tokens"] == 0
     assert yaml.safe_load((setup.output_dir / "checkpoint-2/profile.yaml").read_text()) == written
     before = snapshot(setup.output_dir)
-    run = setup.train("--dry-run", max_steps=3, **auto)
-    assert run.code == 0 and "resumed from" in run.stderr, run
+    expect_end(setup.train("--dry-run", max_steps=3, **auto), 0, "resumed from")
     assert "complete" in setup.train("--dry-run", "--json", max_steps=2, **auto).json_lines()[0]["reason"]
     assert snapshot(setup.output_dir) == before
 
@@ -86,8 +85,7 @@ def test_an_extended_run_keeps_its_folder_and_is_not_complete_when_it_dies(setup
     assert setup.train(max_steps=3).code == 0
     process = setup.start(max_steps=100000)
     wait_for(lambda: len(setup.events("train")) >= 5, "step 5", process)
-    run = setup.train(max_steps=100000)
-    assert run.code == 2 and f"process {process.pid} " in run.stderr, run
+    expect_end(setup.train(max_steps=100000), 2, f"process {process.pid} ")
     kill(process)
     assert (setup.output_dir / ".lora-train.lock").exists()
     num_lines = len(setup.events("start"))

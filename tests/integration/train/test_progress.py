@@ -8,10 +8,8 @@ import signal
 import subprocess
 import time
 
-import pytest
-
 import terminals
-from command import BINARY, ENVIRONMENT, stop, wait_for
+from command import BINARY, stop, wait_for
 
 STOPPED = 75
 BAR = re.compile(r"^ *\d+% ")

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from command import Setup, good_run, lora_train, model_tensors
+from tiny_math import FP32
 
 SECRET = "the-secret-of-the-reader"
 PLACEHOLDER = "${LORA_TRAIN_TEST_SECRET}"
@@ -38,9 +39,6 @@ def here(trained, tmp_path):
     profile = setup.output_dir / "profile.yaml"
     profile.write_text(profile.read_text().replace(str(trained.folder), str(setup.folder)))
     return setup
-
-
-FP32 = ("--set", "device=cpu", "--set", "precision=fp32")
 
 
 def uses_of(adapter, model, setup):

@@ -5,10 +5,10 @@ import json
 import pytest
 from safetensors.numpy import load_file
 
-from command import ROOT, Setup, expect_end, good_run, lora_train, stop, wait_for
+from command import Setup, expect_end, good_run, lora_train, stop, wait_for
 from eval_task_rows import ROWS, chat, signed, task
+from tiny_math import EXAMPLE, write_rows
 
-EXAMPLE = ROOT / "examples/tiny-math"
 SIGNS = {"?": 0.0, ";": 0.5, "!": 1.0}  # single tokens of the tokenizer
 
 
@@ -17,7 +17,7 @@ def setup(tmp_path):
     """The shipped model and examples for each kind of task."""
     setup = Setup(tmp_path)
     for name, rows in ROWS.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / f"{name}.jsonl", rows)
     setup.profile = {
         "model": str(EXAMPLE / "model"), "datasets": [{"path": str(tmp_path / "train.jsonl")}], "device": "cpu", "precision": "fp32",
         "max_seq_len": 64, "packing": False, "micro_batch_size": 4, "global_batch_size": 8, "max_steps": 6, "learning_rate": 1e-2,
@@ -93,7 +93,7 @@ def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
         quiz.append({"messages": [question], "choices": choices, "answer": a % 3})
         forced.append(dict(quiz[-1], messages=[question, {"role": "assistant", "content": choices[0] + "?;!"[a % 3]}]))
     for name, rows in (("forced", forced), ("same", quiz)):
-        rows_of(setup, f"{name}.jsonl", rows)
+        write_rows(setup.folder / f"{name}.jsonl", rows)
     assert setup.train(eval_tasks=[task(setup, "forced", "confidence"), task(setup, "same", "choices")], max_steps=1, report_to="none").code == 0
     found = figures(setup.events("eval"))
     assert found[0, "forced"]["accuracy"] == found[0, "same"]["accuracy"] > 0
@@ -104,7 +104,7 @@ def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
 
 
 def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
-    path = rows_of(setup, "two.jsonl", [signed(50, correct=True), signed(51, correct=True)])
+    path = str(write_rows(setup.folder / "two.jsonl", [signed(50, correct=True), signed(51, correct=True)]))
     few = dict(task(setup, "few", "confidence"), path=path)
     changes = dict(eval_tasks=[*tasks(setup), few], metric_for_best_model="conf.ece", load_best_model_at_end=True, save_steps="off",
                    early_stopping_patience=2, max_steps=40, learning_rate=5e-2, report_to="none")
@@ -149,13 +149,8 @@ def test_a_run_that_stops_inside_an_evaluation_goes_on_bit_for_bit(setup):
     assert [summary[key] for key in ("best_step", "best_metric", "eval_tasks")] == [setup.summary()[key] for key in ("best_step", "best_metric", "eval_tasks")]
 
 
-def rows_of(setup, name, rows):
-    (setup.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(setup.folder / name)
-
-
 def bad_rows(setup, name, kind, *rows):
-    return dict(eval_tasks=[dict(task(setup, name, kind), path=rows_of(setup, "bad.jsonl", rows))])
+    return dict(eval_tasks=[dict(task(setup, name, kind), path=str(write_rows(setup.folder / "bad.jsonl", rows)))])
 
 
 BAD = {  # what is wrong: the changes of the profile, a part of the message, the exit code of train; of check if it is another
