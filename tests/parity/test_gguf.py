@@ -224,8 +224,8 @@ def test_a_merge_stops_at_the_models_stop_tokens_too(case_of, tmp_path):
     assert [fields[f"tokenizer.ggml.{key}_token_id"] for key in ("eos", "eot", "eom")] == [vocabulary[text] for text in ("<|im_end|>", *stops)]
 
 
-def test_trained_token_rows_need_a_merge(case_of, tmp_path):
-    case = case_of(1, trainable_token_indices=[3, 5, 9])
+def test_trained_token_rows_need_a_merge(tmp_path):
+    case = gguf_case.make_case(1, tmp_path / "case", trainable_token_indices=[3, 5, 9])
     arguments = ("--model", case.model_dir, "--adapter", case.adapter_dir)
     assert "trained token rows" in refused(4, "--gguf", tmp_path / "x.gguf", *arguments)
     export(tmp_path / "y.gguf", *arguments, "--merge", "--type", "f32")

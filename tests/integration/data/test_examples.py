@@ -18,7 +18,7 @@ def exact_match(profile, *arguments):
 
 
 def train(name, folder, *arguments):
-    run = good_run("train", EXAMPLES / name / "profile.yaml", "--output-dir", folder, "--quiet", *arguments, cwd=ROOT)
+    good_run("train", EXAMPLES / name / "profile.yaml", "--output-dir", folder, "--quiet", *arguments, cwd=ROOT)
 
 
 @pytest.mark.long_run

@@ -147,11 +147,9 @@ TEST_F(RequireGpu, PassesOnEveryArchitectureThatIsBuiltAndOnLaterOnes) {
 
 TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
   set("FAKE_GPUS", "Tesla T4|7.5|15360|15000|0|");
-  EXPECT_EQ(
-      refusal(),
-      "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for " +
-          built_architectures_text() +
-          ". Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set device: cpu.");
+  EXPECT_EQ(refusal(), "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for " +
+                           built_architectures_text() +
+                           ". Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set device: cpu.");
 }
 
 TEST_F(RequireGpu, WithoutTheDriversLibraryTheAdviceIsThatForTheMachine) {
