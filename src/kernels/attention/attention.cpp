@@ -145,12 +145,12 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
   const auto options = k.options().dtype(math_dtype(k));
   auto dk_sum = is_blocked ? at::zeros(k.sizes(), options) : at::Tensor();
   auto dv_sum = is_blocked ? at::zeros(v.sizes(), options) : at::Tensor();
-  // ATen's backward with shared kv heads rounds every head's share to bf16 before it sums them.
-  const int64_t num_heads = k.scalar_type() == at::kBFloat16 && has_bf16_gemm() ? q.size(1) : k.size(1);
   for (const auto& b : plan.blocks) {
     const bool is_causal = b.is_plain_causal();
     const at::Tensor queries = heads_first(q, b.query, b.num_queries);
     const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, queries));
+    // ATen's backward with shared kv heads rounds every head's share to bf16 before it sums them.
+    const int64_t num_heads = queries.scalar_type() == at::kBFloat16 ? q.size(1) : k.size(1);
     const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         heads_first(dout, b.query, b.num_queries), queries, expand_heads(heads_first(k, b.key, b.num_keys), num_heads),
         expand_heads(heads_first(v, b.key, b.num_keys), num_heads), heads_first(out, b.query, b.num_queries),
