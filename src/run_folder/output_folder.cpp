@@ -400,6 +400,8 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
     storage::delete_temporaries(folder, storage::is_run_name, own_entries);
   } else {
     storage::write_new_marker(folder, request.overwrite);
+    // An earlier run may have been killed while it wrote the marker: nothing else of it is there.
+    storage::delete_temporaries(folder, [](const std::string& name) { return name == storage::kMarkerFile; });
   }
   return decision;
 }

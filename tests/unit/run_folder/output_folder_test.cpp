@@ -291,6 +291,15 @@ TEST_F(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
   EXPECT_FALSE(has(".tmp-report.html-123-456"));
 }
 
+TEST_F(OutputFolder, SweepsTheMarkerThatADeadProcessLeftHalfWritten) {
+  for (const char* name : {".tmp-run.json-123-456", ".tmp-summary.json-123-456", ".tmp-adapter-123/weights"})
+    write(name, "half");
+  prepare_output_folder(request_);
+  EXPECT_FALSE(has(".tmp-run.json-123-456"));
+  for (const char* name : {".tmp-summary.json-123-456", ".tmp-adapter-123/weights"})  // without a marker: anybody's
+    EXPECT_TRUE(has(name)) << name;
+}
+
 TEST_F(OutputFolder, AFinishedRunIsComplete) {
   put_run(request_, 3);
   write("summary.json", R"({"status": "done", "step": 3})");
