@@ -72,7 +72,7 @@ void measure_saves(const std::filesystem::path& parent, std::int64_t num_paramet
     optimizer_snapshot.copy_from(optimizer);
     run_folder::Contents contents;
     contents.state.step = round;
-    contents.files = run::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
+    contents.files = run::checkpoint_files(nullptr, snapshot, optimizer_snapshot);
     saver.start(std::move(contents));
     const double stall_s = seconds_since(start);
     const auto result = saver.wait();

@@ -48,7 +48,16 @@ const char* find_name(const TensorName (&table)[N], const std::string& name) {
 }
 
 bool has_rotated_pairs(const model::ModelConfig& config) {
-  return config.family == Family::kLlama || config.family == Family::kMistral || config.family == Family::kGranite;
+  return config.family != Family::kQwen2 && config.family != Family::kQwen3 && config.family != Family::kGemma3;
+}
+
+bool is_mistral3(const model::ModelConfig& config) {
+  return config.family == Family::kMinistral3 || config.architecture == "Mistral3ForConditionalGeneration";
+}
+
+/// What yarn divides its factor of cos and sin by; 0: by nothing. llama.cpp has it in the mistral3 architecture.
+double yarn_log_multiplier(const model::ModelConfig& config) {
+  return is_mistral3(config) && config.rope.mscale != 0 ? config.rope.mscale_all_dim : 0;
 }
 
 void check_rope(const model::ModelConfig& config) {
@@ -60,9 +69,9 @@ void check_rope(const model::ModelConfig& config) {
   }
   if (rope.type == RopeType::kYarn) {
     if (!rope.truncate) refuse(config, "truncate", "false cannot be exported");
-    const double usual = 0.1 * std::log(*rope.factor) + 1;
+    const double log = 0.1 * std::log(*rope.factor), usual = (log + 1) / (log * yarn_log_multiplier(config) + 1);
     if (std::fabs(model::rope_attention_factor(config) - usual) > 1e-6 * usual) {
-      refuse(config, "attention_factor", "a value other than 0.1 ln(factor) + 1 cannot be exported");
+      refuse(config, "attention_factor", fmt::format("a value other than {:g} cannot be exported", usual));
     }
   }
   if (config.family == Family::kGemma3) {
@@ -123,6 +132,12 @@ void add_rope(const model::ModelConfig& config, const std::string& prefix, std::
   out.push_back({prefix + "rope.scaling.original_context_length", u32(rope.original_max_position_embeddings)});
   out.push_back({prefix + "rope.scaling.yarn_beta_fast", f32(rope.beta_fast)});
   out.push_back({prefix + "rope.scaling.yarn_beta_slow", f32(rope.beta_slow)});
+  if (const double multiplier = yarn_log_multiplier(config); multiplier != 0) {
+    out.push_back({prefix + "rope.scaling.yarn_log_multiplier", f32(multiplier)});
+  }
+  if (rope.query_scale_beta != 0) {
+    out.push_back({prefix + "attention.temperature_scale", f32(rope.query_scale_beta)});
+  }
 }
 
 void add_family(const model::ModelConfig& config, const std::string& prefix, std::vector<KeyValue>& out) {
@@ -147,8 +162,9 @@ std::string architecture_name(const model::ModelConfig& config) {
     case Family::kQwen3: return "qwen3";
     case Family::kGemma3: return "gemma3";
     case Family::kGranite: return "granite";
+    case Family::kMinistral3: return "mistral3";
     case Family::kMistral:
-    case Family::kLlama: return "llama";
+    case Family::kLlama: return is_mistral3(config) ? "mistral3" : "llama";
   }
   return "";
 }
@@ -160,6 +176,9 @@ void check_architecture(const model::ModelConfig& config) {
     refuse(config, "head_dim", "a value other than hidden_size / num_attention_heads cannot be exported");
   }
   if (config.family == Family::kGemma3) check_gemma(config);
+  if (config.rope.query_scale_beta != 0 && config.rope.type != RopeType::kYarn) {
+    refuse(config, "llama_4_scaling_beta", "a scale of the queries without yarn cannot be exported");
+  }
   check_rope(config);
 }
 

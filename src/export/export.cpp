@@ -153,8 +153,7 @@ std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
 
 /// The stored type of the model's matrices.
 TensorType stored_type(const lora::MergedWeights& merged) {
-  const auto* entry = merged.weights().find("model.layers.0.self_attn.q_proj.weight");
-  const DType dtype = merged.dtype_of(*entry, std::nullopt);
+  const DType dtype = merged.dtype_of(model::linear_tensors(merged.config()).front().name, std::nullopt);
   return dtype == DType::kF32 ? TensorType::kF32 : dtype == DType::kF16 ? TensorType::kF16 : TensorType::kBF16;
 }
 
@@ -168,10 +167,8 @@ class ModelTensors {
     std::vector<Tensor> tensors;
     for (const auto& expected : model::expected_tensors(merged_.config())) {
       const bool is_matrix = expected.shape.size() > 1;
-      Tensor tensor{gguf_name(merged_.config(), expected.name),
-                    type_of(expected.shape),
-                    merged_.shape_of(*merged_.weights().find(expected.name)),
-                    {}};
+      Tensor tensor{
+          gguf_name(merged_.config(), expected.name), type_of(expected.shape), merged_.shape_of(expected.name), {}};
       if (is_matrix && tensor.type != result_.type) ++result_.num_other_type;
       tensor.produce = [this, expected, type = tensor.type](const Tensor::Write& write) {
         produce(expected, type, write);
@@ -198,11 +195,11 @@ class ModelTensors {
     throw_if_stop_requested();
     if (request_.progress) request_.progress(num_done_, result_.num_tensors, expected.name);
     ++num_done_;
-    const storage::TensorEntry& entry = *merged_.weights().find(expected.name);
-    const DType dtype = merged_.is_computed(entry) ? DType::kF32 : entry.dtype;
-    const auto shape = merged_.shape_of(entry);
+    const DType dtype =
+        merged_.is_computed(expected.name) ? DType::kF32 : merged_.dtype_of(expected.name, std::nullopt);
+    const auto shape = merged_.shape_of(expected.name);
     // A vector is one column, so that its elements can be reordered like rows.
-    Rows rows{merged_.bytes(entry, dtype), dtype, shape[0], shape.size() > 1 ? shape[1] : 1};
+    Rows rows{merged_.bytes(expected.name, dtype), dtype, shape[0], shape.size() > 1 ? shape[1] : 1};
     rows.reordered_heads = reordered_heads(merged_.config(), expected.name);
     if (expected.kind == model::WeightKind::kNorm)
       rows.offset = static_cast<float>(merged_.config().norm_weight_offset);
@@ -244,8 +241,7 @@ float factor_of(const model::AdapterSpec& spec, double alpha) {
 
 /// A and B of every linear.
 std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config,
-                                       const storage::SafetensorsFile& file, double alpha,
-                                       const ExportRequest& request) {
+                                       const storage::WeightFiles& file, double alpha, const ExportRequest& request) {
   std::vector<Tensor> tensors;
   for (const auto& spec : specs) {
     const std::string path = model::linear_path(spec), weight = path + ".weight";
@@ -261,7 +257,7 @@ std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& sp
                            throw_if_stop_requested();
                            Rows now = rows;
                            now.bytes = file.bytes(entry);
-                           write_rows(now, fmt::format("{}: {}", file.path().string(), entry.name), type, write);
+                           write_rows(now, file.where(entry), type, write);
                            file.release(entry);
                          }});
     }
@@ -300,7 +296,7 @@ ExportResult export_adapter(const ExportRequest& request) {
   check_architecture(config);
   lora::check_patterns(adapter, config);
   const std::vector<model::AdapterSpec> specs = lora::plan_adapters(adapter, config);
-  const storage::SafetensorsFile file =
+  const storage::WeightFiles file =
       lora::open_adapter_tensors(request.adapter, model::adapter_parameters(model::model_shape(config, specs)));
   const double alpha = common_alpha(specs);
   ExportResult result;

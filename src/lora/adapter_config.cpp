@@ -158,7 +158,7 @@ model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
     return rows;
   }
   for (const auto& [module, ids] : value.items()) {
-    const bool is_embedding = module == "embed_tokens" || module == "model.embed_tokens";
+    const bool is_embedding = module == "embed_tokens" || model::text_class_name(module) == "model.embed_tokens";
     if (!is_embedding && module != "lm_head") {
       reader.fail(kRowsKey, "names rows of \"" + module + "\"; only rows of embed_tokens and lm_head can be trained");
     }
@@ -329,7 +329,7 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
                       "names id {}, far above the {} rows of the model; the adapter belongs to another model",
                       num_ids - 1, config.vocab_size);
   }
-  const storage::SafetensorsFile file = open_adapter_file(folder);
+  const storage::WeightFiles file = open_adapter_file(folder);
   if (const auto* saved = file.find(kSavedEmbedding)) {  // the size to which the model was resized
     if (saved->shape.size() == 2) model::make_room(std::min(saved->shape[0], num_ids + kMostRowsAbove), config, 1);
   }
@@ -342,7 +342,9 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
   return merged_tokenizer_folder(model, adapter);
 }
 
-std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules) {
+std::string adapter_config_json(const AdapterConfig& config) {
+  const LoraTargets& targets = config.lora_target_modules;
+  const bool is_list = targets.kind == LoraTargets::Kind::kList;
   Json ranks = Json::object(), alphas = Json::object();
   for (const auto& [name, value] : config.rank_pattern) ranks[name] = value;
   for (const auto& [name, value] : config.alpha_pattern) alphas[name] = number(value);
@@ -359,7 +361,7 @@ std::string adapter_config_json(const AdapterConfig& config, const std::vector<s
                  {"peft_version", "0.21.2"},
                  {"r", config.lora_r},
                  {"rank_pattern", ranks},
-                 {"target_modules", target_modules},
+                 {"target_modules", is_list ? Json(targets.names) : Json(targets.regex)},
                  {"task_type", "CAUSAL_LM"},
                  {kRowsKey, token_rows_json(config.token_rows)},
                  {"use_dora", false},

@@ -48,24 +48,24 @@ void load_adapter(const std::filesystem::path& folder, model::Trainables& parame
     tensors.push_back(std::move(tensor));
     tensors.back().name = name;
   }
-  const storage::SafetensorsFile file = open_adapter_tensors(folder, tensors);
+  const storage::WeightFiles file = open_adapter_tensors(folder, tensors);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const model::Parameter& tensor = tensors[i];
-    const std::string& name = tensor.name;
-    const storage::TensorEntry& entry = *file.find(name);
+    const storage::TensorEntry& entry = *file.find(tensor.name);
     at::Tensor value = parameters.value(names[i]).narrow(0, 0, tensor.shape.front());
-    model::copy_elements(entry, file.bytes(entry), fmt::format("{}: {}", file.path().string(), name), value);
-    if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, name);
+    model::copy_elements(entry, file.bytes(entry), file.where(entry), value);
+    if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, entry);
   }
 }
 
-std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
-                                                const std::vector<std::string>& target_modules,
-                                                const model::Trainables& parameters, Precision precision) {
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const model::Trainables& parameters,
+                                                Precision precision) {
   const auto type = precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  std::vector<storage::FileToWrite> files = {
-      {storage::kAdapterFile, "", model::values_to_write(parameters, type)},
-      {storage::kAdapterConfigFile, adapter_config_json(config, target_modules)}};
+  std::vector<storage::FileToWrite> files = {{storage::kAdapterFile, "", model::values_to_write(parameters, type)},
+                                             {storage::kAdapterConfigFile, adapter_config_json(config)}};
+  for (storage::TensorToWrite& tensor : files.front().tensors) {
+    tensor.name = model::name_in_class(tensor.name, config.module_prefix);
+  }
   if (!config.base_weights.empty()) files.push_back({storage::kBaseModelFile, base_file_text(config.base_weights)});
   return files;
 }

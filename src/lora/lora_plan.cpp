@@ -50,6 +50,10 @@ class FullMatch {
                        reinterpret_cast<const char*>(message), offset));
   }
 
+  /// A path in any class also matches as the text class has it.
+  bool matches_path(const std::string& path) const { return matches(path) || matches(model::text_class_name(path)); }
+
+ private:
   bool matches(const std::string& text) const {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
@@ -62,7 +66,6 @@ class FullMatch {
     return result >= 0;
   }
 
- private:
   const AdapterConfig& options_;
   std::string key_, pattern_;
   std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits_{pcre2_match_context_create(nullptr),
@@ -77,10 +80,35 @@ bool is_suffix(const std::string& path, const std::string& name) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
+/// The last parts of the names of all linears, each once, in the order of the model.
 std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
   std::vector<std::string> names;
-  for (const auto& linear : model::linear_names(config, 0)) names.push_back(last_part(linear));
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const auto& linear : model::linear_names(config, layer)) {
+      if (std::ranges::count(names, last_part(linear)) == 0) names.push_back(last_part(linear));
+    }
+  }
   return names;
+}
+
+/// The path of a linear in the class of the model.
+std::string path_in_class(const model::ModelConfig& config, std::int64_t layer, const std::string& linear) {
+  return model::name_in_class(model::linear_path(layer, linear), config.module_prefix);
+}
+
+/// The number of layers with a linear of this name.
+std::int64_t num_layers_with(const model::ModelConfig& config, const std::string& linear) {
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    count += std::ranges::count(model::linear_names(config, layer), linear);
+  }
+  return count;
+}
+
+std::string escaped_dots(const std::string& name) {
+  std::string escaped;
+  for (const char c : name) escaped += c == '.' ? "\\." : std::string(1, c);
+  return escaped;
 }
 
 [[noreturn]] void refuse_unmatched(const AdapterConfig& options, const model::ModelConfig& config,
@@ -90,7 +118,8 @@ std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
   refuse(options, targets_key(options),
          "\"" + what + "\" matches no linear of the decoder layers" +
              (is_outer ? " (adapters on the embedding or the output head are not supported)" : "") +
-             ". The linears are " + join(names) + ", under model.layers.<i>.self_attn and .mlp");
+             fmt::format(". The linears are {}, under {}layers.<i>.self_attn and .mlp", join(names),
+                         config.module_prefix));
 }
 
 /// The linears that the targets select, in model order.
@@ -104,10 +133,10 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const AdapterConfig& op
   std::vector<std::pair<std::int64_t, std::string>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     for (const auto& linear : model::linear_names(config, layer)) {
-      const std::string path = model::linear_path(layer, linear);
-      bool is_target = is_all || (regex && regex->matches(path));
+      const std::string path = path_in_class(config, layer, linear), text_path = model::linear_path(layer, linear);
+      bool is_target = is_all || (regex && regex->matches_path(path));
       for (const auto& name : targets.names) {
-        if (!is_suffix(path, name)) continue;
+        if (!is_suffix(path, name) && !is_suffix(text_path, name)) continue;
         unmatched.erase(name);
         is_target = true;
       }
@@ -139,7 +168,7 @@ std::vector<std::pair<FullMatch, Value>> compile(const AdapterConfig& options, c
 /// Returns patterns.size() if none matches.
 template <typename Value>
 std::size_t first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path) {
-  const auto matches = [&path](const auto& entry) { return entry.first.matches(path); };
+  const auto matches = [&path](const auto& entry) { return entry.first.matches_path(path); };
   return static_cast<std::size_t>(std::find_if(patterns.begin(), patterns.end(), matches) - patterns.begin());
 }
 
@@ -187,7 +216,7 @@ std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const s
 std::vector<AdapterSpec> plan_adapters(const AdapterConfig& options, const model::ModelConfig& config) {
   const auto chosen = choose(options, config);
   std::vector<std::string> paths;
-  for (const auto& [layer, linear] : chosen) paths.push_back(model::linear_path(layer, linear));
+  for (const auto& [layer, linear] : chosen) paths.push_back(path_in_class(config, layer, linear));
   const std::vector<RankAndScale> found = ranks_and_scales(options, paths);
   std::vector<AdapterSpec> specs;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -204,21 +233,28 @@ std::vector<AdapterSpec> plan_adapters(const AdapterConfig& options, const model
 
 void check_patterns(const AdapterConfig& options, const model::ModelConfig& config) {
   std::vector<std::string> paths;
-  for (const auto& [layer, linear] : choose(options, config)) paths.push_back(model::linear_path(layer, linear));
+  for (const auto& [layer, linear] : choose(options, config)) paths.push_back(path_in_class(config, layer, linear));
   check_pattern(options, paths, "rank_pattern", options.rank_pattern);
   check_pattern(options, paths, "alpha_pattern", options.alpha_pattern);
 }
 
-std::vector<std::string> explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {
-  std::map<std::string, std::int64_t> adapted;  // number of layers by linear
-  for (const auto& spec : specs) ++adapted[spec.linear];
-  std::set<std::string> names;
-  for (const auto& spec : specs) {
-    const std::string path = model::linear_path(spec);
-    const bool everywhere = adapted[spec.linear] == config.num_layers;
-    names.insert(everywhere ? last_part(path) : path);
+LoraTargets explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {
+  std::map<std::string, std::vector<std::string>> layers;  // with an adapter, by linear
+  for (const auto& spec : specs) layers[spec.linear].push_back(std::to_string(spec.layer));
+  std::set<std::string> names, expressions;
+  for (const auto& [linear, adapted] : layers) {
+    const bool everywhere = std::ssize(adapted) == num_layers_with(config, linear);
+    expressions.insert((everywhere ? "\\d+" : fmt::format("({})", join(adapted, "|"))) + escaped_dots("." + linear));
+    if (everywhere) names.insert(last_part(linear));
   }
-  return {names.begin(), names.end()};
+  for (const auto& spec : specs) {
+    if (!names.contains(last_part(spec.linear))) names.insert(model::linear_path(spec));
+  }
+  if (!config.is_in_wrapper()) return {LoraTargets::Kind::kList, {names.begin(), names.end()}, ""};
+  const std::vector<std::string> all(expressions.begin(), expressions.end());
+  return {LoraTargets::Kind::kRegex,
+          {},
+          fmt::format("{}layers\\.({})", escaped_dots(config.module_prefix), join(all, "|"))};
 }
 
 std::int64_t first_adapted_layer(const std::vector<AdapterSpec>& specs) {

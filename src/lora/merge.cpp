@@ -46,20 +46,16 @@ class Merger {
   /// The files of the source with their tensors.
   std::vector<FileToWrite> weight_files(MergeResult& result) {
     std::vector<FileToWrite> files;
-    for (const auto& file : merged_.weights().files()) {
-      FileToWrite out{file.path().filename().string(), "", {}};
-      for (const auto& tensor : file.tensors()) {
-        const storage::TensorEntry* entry = merged_.weights().find(tensor.name);
-        if (entry == nullptr) continue;  // in the file, but not in the index
-        if (merged_.parts_of_quantised().contains(tensor.name)) continue;
-        const DType target = merged_.dtype_of(*entry, request_.dtype);
-        out.tensors.push_back({tensor.name, target, merged_.shape_of(*entry), {}, [this, entry, target] {
-                                 return next(*entry, target);
-                               }});
-        result.weight_bytes += storage::tensor_bytes(target, out.tensors.back().shape);
-      }
-      if (!out.tensors.empty()) files.push_back(std::move(out));
+    for (const auto& file : merged_.weights().files()) files.push_back({file.path().filename().string(), "", {}});
+    for (const auto& [name, entry] : merged_.weights().entries()) {
+      if (merged_.parts_of_quantised().contains(name)) continue;
+      const DType target = merged_.dtype_of(name, request_.dtype);
+      std::vector<storage::TensorToWrite>& tensors = files[entry.file].tensors;
+      tensors.push_back(
+          {entry.name, target, merged_.shape_of(name), {}, [this, name, target] { return next(name, target); }});
+      result.weight_bytes += storage::tensor_bytes(target, tensors.back().shape);
     }
+    std::erase_if(files, [](const FileToWrite& file) { return file.tensors.empty(); });
     result.num_tensors = merged_.num_tensors();
     result.num_merged = merged_.num_merged();
     return files;
@@ -70,16 +66,18 @@ class Merger {
     if (fs::exists(request_.model / storage::kWeightsFile)) return;  // an index next to it is not used
     auto index = nlohmann::ordered_json::parse(read_file(request_.model / storage::kIndexFile));
     index["metadata"]["total_size"] = weight_bytes;
-    for (const std::string& name : merged_.parts_of_quantised()) index["weight_map"].erase(name);
+    for (const std::string& name : merged_.parts_of_quantised()) {
+      index["weight_map"].erase(merged_.weights().find(name)->name);
+    }
     files.push_back({storage::kIndexFile, index.dump(2) + "\n"});
   }
 
  private:
-  std::string_view next(const storage::TensorEntry& entry, DType target) {
+  std::string_view next(const std::string& name, DType target) {
     throw_if_stop_requested();
-    if (hooks_.progress) hooks_.progress(num_done_, merged_.num_tensors(), entry.name);
+    if (hooks_.progress) hooks_.progress(num_done_, merged_.num_tensors(), name);
     ++num_done_;
-    return merged_.bytes(entry, target);
+    return merged_.bytes(name, target);
   }
 
   const MergeRequest& request_;

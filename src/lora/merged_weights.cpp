@@ -29,6 +29,7 @@ MergedWeights::MergedWeights(const std::filesystem::path& model, const std::file
       config_(model::read_model_config(model)),
       weights_(storage::open_model_weights(model)) {
   if (has_adapter_) adapter_ = read_adapter_config(adapter);
+  model::log_parts_beside_text(config_, weights_);
   sites_ = checked_sites();
   if (has_adapter_) {
     token_rows_ = token_rows_of(adapter_, adapter, config_);
@@ -62,16 +63,16 @@ std::int64_t MergedWeights::num_merged() const {
 }
 
 /// True if the weight gets trained or additional rows.
-bool MergedWeights::gets_token_rows(const storage::TensorEntry& entry) const {
-  return is_of_tokens(entry.name) && (!token_rows_.empty() || config_.added_rows > 0);
+bool MergedWeights::gets_token_rows(const std::string& name) const {
+  return is_of_tokens(name) && (!token_rows_.empty() || config_.added_rows > 0);
 }
 
 /// A tied head that is stored anyway stays equal to the embedding.
-TokenRowsToMerge MergedWeights::rows_for(const storage::TensorEntry& entry) const {
-  const bool is_embedding = entry.name != "lm_head.weight" || config_.tie_word_embeddings;
+TokenRowsToMerge MergedWeights::rows_for(const std::string& name) const {
+  const bool is_embedding = name != "lm_head.weight" || config_.tie_word_embeddings;
   TokenRowsToMerge rows{is_embedding ? token_rows_.embedding : token_rows_.head, {}, config_.vocab_size};
-  const char* name = is_embedding ? model::kEmbeddingRows : model::kHeadRows;
-  if (!rows.ids.empty()) rows.values = read({name, {std::ssize(rows.ids), config_.hidden_size}});
+  const char* tensor = is_embedding ? model::kEmbeddingRows : model::kHeadRows;
+  if (!rows.ids.empty()) rows.values = read({tensor, {std::ssize(rows.ids), config_.hidden_size}});
   return rows;
 }
 
@@ -89,27 +90,29 @@ void MergedWeights::find_quantised() {
                         "the folders it searches)");
 }
 
-std::vector<std::int64_t> MergedWeights::shape_of(const storage::TensorEntry& entry) const {
-  if (is_of_tokens(entry.name)) return {config_.vocab_size, config_.hidden_size};
-  const auto found = quantised_.find(entry.name);
-  if (found == quantised_.end()) return entry.shape;
+std::vector<std::int64_t> MergedWeights::shape_of(const std::string& name) const {
+  if (is_of_tokens(name)) return {config_.vocab_size, config_.hidden_size};
+  const auto found = quantised_.find(name);
+  if (found == quantised_.end()) return weights_.find(name)->shape;
   return {found->second.out_features, found->second.in_features};
 }
 
-DType MergedWeights::dtype_of(const storage::TensorEntry& entry, std::optional<DType> wanted) const {
-  if (quantised_.contains(entry.name)) return wanted.value_or(plain_dtype(config_));
-  return storage::is_weight_dtype(entry.dtype) ? wanted.value_or(entry.dtype) : entry.dtype;
+DType MergedWeights::dtype_of(const std::string& name, std::optional<DType> wanted) const {
+  if (quantised_.contains(name)) return wanted.value_or(plain_dtype(config_));
+  const storage::TensorEntry& entry = *weights_.find(name);
+  const bool is_text = storage::part_beside_text(entry.name).empty();
+  return is_text && storage::is_weight_dtype(entry.dtype) ? wanted.value_or(entry.dtype) : entry.dtype;
 }
 
-bool MergedWeights::is_computed(const storage::TensorEntry& entry) const {
-  return gets_token_rows(entry) || sites_.contains(entry.name) || quantised_.contains(entry.name);
+bool MergedWeights::is_computed(const std::string& name) const {
+  return gets_token_rows(name) || sites_.contains(name) || quantised_.contains(name);
 }
 
 std::vector<float> MergedWeights::read(const model::Parameter& tensor) const {
   const storage::TensorEntry& entry = *tensors_->find(tensor.name);
   std::vector<float> values = read_floats(tensors_->bytes(entry), entry.dtype);
   tensors_->release(entry);
-  if (!all_finite(values)) refuse_non_finite(*tensors_, tensor.name);
+  if (!all_finite(values)) refuse_non_finite(*tensors_, entry);
   return values;
 }
 
@@ -121,14 +124,15 @@ void MergedWeights::refuse_result(const storage::TensorEntry& entry, DType targe
                      storage::dtype_name(target));
 }
 
-std::string_view MergedWeights::bytes(const storage::TensorEntry& entry, DType target) {
+std::string_view MergedWeights::bytes(const std::string& name, DType target) {
   if (last_ != nullptr) weights_.release(*last_);
+  const storage::TensorEntry& entry = *weights_.find(name);
   last_ = &entry;
-  const auto site = sites_.find(entry.name);
-  const auto quantised = quantised_.find(entry.name);
-  if (gets_token_rows(entry)) {
+  const auto site = sites_.find(name);
+  const auto quantised = quantised_.find(name);
+  if (gets_token_rows(name)) {
     const WeightToMerge weight{weights_.bytes(entry), entry.dtype, entry.shape[0], entry.shape[1]};
-    if (!merge_token_rows(weight, rows_for(entry), target, buffer_)) refuse_result(entry, target);
+    if (!merge_token_rows(weight, rows_for(name), target, buffer_)) refuse_result(entry, target);
     return buffer_;
   }
   if (site == sites_.end() && target == entry.dtype && quantised == quantised_.end()) return weights_.bytes(entry);

@@ -25,24 +25,24 @@ std::string tensor_name(const std::string& path, std::string_view end) {
 }
 
 /// The module paths of the linears in the file, sorted: "model.layers.0.self_attn.q_proj".
-std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
+std::vector<std::string> linear_paths(const storage::WeightFiles& file) {
   std::set<std::string> paths;
-  for (const auto& entry : file.tensors()) {
+  for (const auto& [name, entry] : file.entries()) {
     const bool is_pair = entry.name.starts_with(kPrefix) &&
                          (entry.name.ends_with(kEndA) || entry.name.ends_with(kEndB)) &&
                          entry.name.size() > kPrefix.size() + kEndA.size() && entry.shape.size() == 2;
     if (!is_pair) {
-      throw FormatError(fmt::format("{}: {}", file.path().string(), entry.name),
-                        "is {}, not a LoRA matrix of a linear; it would be ignored", storage::describe(entry));
+      throw FormatError(file.where(entry), "is {}, not a LoRA matrix of a linear; it would be ignored",
+                        storage::describe(entry));
     }
     paths.insert(entry.name.substr(kPrefix.size(), entry.name.size() - kPrefix.size() - kEndA.size()));
   }
-  if (paths.empty()) throw FormatError(file.path().string(), "holds no tensors");
+  if (paths.empty()) throw FormatError(file.files().front().path().string(), "holds no tensors");
   return {paths.begin(), paths.end()};
 }
 
 /// The size of the matrix along `axis`, the non-rank side.
-std::int64_t other_size(const storage::SafetensorsFile& file, const std::string& name, std::size_t axis) {
+std::int64_t other_size(const storage::WeightFiles& file, const std::string& name, std::size_t axis) {
   const storage::TensorEntry* entry = file.find(name);
   return entry == nullptr ? 0 : entry->shape[axis];  // open_adapter_tensors reports missing tensors
 }
@@ -52,7 +52,7 @@ struct AdapterSource {
   AdapterConfig config;
   std::vector<std::string> paths;     ///< to the linears
   std::vector<RankAndScale> linears;  ///< for each path
-  storage::SafetensorsFile file;
+  storage::WeightFiles file;
 };
 
 AdapterSource open_adapter_source(const fs::path& folder) {
@@ -62,12 +62,13 @@ AdapterSource open_adapter_source(const fs::path& folder) {
                       "servers that need --portable do not support trained token rows either: merge the adapter into "
                       "the model instead (lora-train merge --model)");
   }
-  const storage::SafetensorsFile file = open_adapter_file(folder);
+  const storage::WeightFiles file = open_adapter_file(folder);
   std::vector<std::string> paths = linear_paths(file);
   std::vector<RankAndScale> linears = ranks_and_scales(config, paths);
   std::vector<model::Parameter> expected;
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    const std::string a = tensor_name(paths[i], kEndA), b = tensor_name(paths[i], kEndB);
+    const std::string a = model::text_class_name(tensor_name(paths[i], kEndA));
+    const std::string b = model::text_class_name(tensor_name(paths[i], kEndB));
     expected.push_back({a, {linears[i].rank, other_size(file, a, 1)}});
     expected.push_back({b, {other_size(file, b, 0), linears[i].rank}});
   }
@@ -95,10 +96,10 @@ struct Matrix {
 };
 
 /// Throws FormatError for NaN and infinity.
-Matrix read_matrix(const storage::SafetensorsFile& file, const std::string& name) {
-  const storage::TensorEntry& entry = *file.find(name);
+Matrix read_matrix(const storage::WeightFiles& file, const std::string& name) {
+  const storage::TensorEntry& entry = *file.find(model::text_class_name(name));
   Matrix matrix{read_floats(file.bytes(entry), entry.dtype), entry.shape[0], entry.shape[1]};
-  if (!all_finite(matrix.values)) refuse_non_finite(file, name);
+  if (!all_finite(matrix.values)) refuse_non_finite(file, entry);
   return matrix;
 }
 
@@ -135,8 +136,10 @@ std::string portable_config(const AdapterSource& source, const PortableResult& r
   config.rank_pattern.clear();
   config.alpha_pattern.clear();
   // The targets named in the file; for a regex, the linears that it matched.
-  const std::vector<std::string>& names = config.lora_target_modules.names;
-  return adapter_config_json(config, names.empty() ? source.paths : names);
+  if (config.lora_target_modules.names.empty()) {
+    config.lora_target_modules = {LoraTargets::Kind::kList, source.paths, ""};
+  }
+  return adapter_config_json(config);
 }
 
 void add_other_files(const PortableRequest& request, const AdapterSource& source, const PortableResult& result,

@@ -28,7 +28,9 @@ RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Devic
     const std::vector<float> inv_freq = rope_inv_freq(of);
     const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
     const kernels::RopeTable rope = kernels::make_rope_table(frequencies, max_positions, rope_attention_factor(of));
-    return kernels::RopeTable{rope.cos.to(device), rope.sin.to(device)};
+    const std::vector<float> scales = query_scales(of, max_positions);
+    const at::Tensor q_scale = scales.empty() ? at::Tensor() : at::tensor(at::ArrayRef<float>(scales), at::kFloat);
+    return kernels::RopeTable{rope.cos.to(device), rope.sin.to(device), scales.empty() ? q_scale : q_scale.to(device)};
   };
   const kernels::RopeTable global = make(config);
   if (!config.local_rope) return {global, global};

@@ -80,6 +80,32 @@ BlockShape mlp::shape(const ModelConfig& c, std::int64_t, GradientColumns gate_u
   return block;
 }
 
+namespace {
+
+constexpr std::string_view kPeft = "base_model.model.", kModel = "model.";
+
+/// The part that PEFT puts before the names of a model, if it is there.
+std::string_view peft_prefix(std::string_view name) {
+  return name.substr(0, name.starts_with(kPeft) ? kPeft.size() : 0);
+}
+
+}  // namespace
+
+std::string text_class_name(const std::string& name) {
+  constexpr std::pair<std::string_view, std::string_view> kForms[] = {
+      {"model.language_model.", kModel}, {"language_model.model.", kModel}, {"language_model.lm_head", "lm_head"}};
+  const std::string_view before = peft_prefix(name), rest = std::string_view(name).substr(before.size());
+  for (const auto& [form, text] : kForms) {
+    if (rest.starts_with(form)) return fmt::format("{}{}{}", before, text, rest.substr(form.size()));
+  }
+  return name;
+}
+
+std::string name_in_class(const std::string& name, const std::string& module_prefix) {
+  const std::string_view before = peft_prefix(name), rest = std::string_view(name).substr(before.size());
+  return rest.starts_with(kModel) ? fmt::format("{}{}{}", before, module_prefix, rest.substr(kModel.size())) : name;
+}
+
 std::string linear_path(std::int64_t layer, const std::string& linear) { return layer_prefix(layer) + linear; }
 
 std::string linear_path(const AdapterSpec& spec) { return linear_path(spec.layer, spec.linear); }

@@ -11,6 +11,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
 
@@ -62,7 +63,8 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
   // Reads, so that a failing disk gives an error; maps only if reading would take memory that the run needs.
   const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
   const bool has_room = num_bytes <= report::available_host_memory() / 2;
-  const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
+  storage::WeightFiles file({storage::SafetensorsFile(has_room ? MappedFile::read(path) : MappedFile(path))});
+  file.rename(model::text_class_name);
   for (const auto& [name, view] : views) {
     throw_if_stop_requested();
     const std::string where = fmt::format("{}: {}", path.string(), name);
@@ -74,7 +76,7 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
     }
     model::copy_elements(*entry, file.bytes(*entry), where, view);
   }
-  if (views.size() != file.tensors().size()) {
+  if (views.size() != file.entries().size()) {
     throw FormatError(path.string(),
                       "holds tensors that this run does not train; the checkpoint belongs to a different run");
   }
@@ -90,12 +92,11 @@ run_folder::CheckpointWriter::Options saver_options(const RunSection& section) {
 }  // namespace
 
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
-                                                   const std::vector<std::string>& target_modules,
                                                    const model::Trainables& parameters,
                                                    const optim::OptimizerState& optimizer) {
   std::vector<storage::FileToWrite> files;
   if (adapter != nullptr) {
-    files = lora::adapter_files(*adapter, target_modules, parameters, Precision::kFp32);
+    files = lora::adapter_files(*adapter, parameters, Precision::kFp32);
   } else {
     files.push_back({storage::kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
   }
@@ -133,9 +134,8 @@ void BackgroundSaver::start(const run_folder::TrainState& state) {
   }
   run_folder::Contents contents = parts_.contents;
   contents.state = state;
-  contents.files =
-      checkpoint_files(parts_.adapter, parts_.target_modules, snapshot_ ? snapshot_->parameters : parts_.parameters,
-                       snapshot_ ? snapshot_->optimizer : parts_.optimizer);
+  contents.files = checkpoint_files(parts_.adapter, snapshot_ ? snapshot_->parameters : parts_.parameters,
+                                    snapshot_ ? snapshot_->optimizer : parts_.optimizer);
   saver_.start(std::move(contents));
   if (!snapshot_) saver_.settle();
 }

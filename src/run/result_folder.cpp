@@ -12,6 +12,8 @@
 #include "lora_train/base/version.h"
 #include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/run/background_saver.h"
@@ -98,8 +100,7 @@ Files full_model(const Run& run, const model::Trainables& parameters) {
 }
 
 Files adapter(const Run& run, const model::Trainables& parameters, const run_folder::TrainState& state) {
-  const auto targets = lora::explicit_targets(run.adapters.specs, run.files.config);
-  Files files = lora::adapter_files(run.adapters.config, targets, parameters, run.profile().run.save_dtype);
+  Files files = lora::adapter_files(run.adapters.config, parameters, run.profile().run.save_dtype);
   files.push_back({storage::kCardFile, model_card(run, state)});
   return files;
 }
@@ -120,7 +121,7 @@ void check_new_tokens(const fs::path& folder, const Run& run, const model::Train
   }
   if (lora::read_adapter_config(folder).token_rows != token_rows) fail("trainable_token_indices");
   const auto type = run.profile().run.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  const storage::SafetensorsFile file(folder / storage::kAdapterFile);
+  const storage::WeightFiles file = lora::open_adapter_file(folder);
   for (const auto& tensor : model::token_row_tensors(token_rows, model.config.hidden_size)) {
     const storage::TensorEntry* entry = file.find(tensor.name);
     const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);

@@ -158,6 +158,38 @@ std::string file_name(const json& value, const std::string& where) {
   return file;
 }
 
+/// The only tensor outside the parts beside the text whose name has this end, or null.
+const TensorEntry* only_one(const WeightFiles& weights, std::string_view end) {
+  const TensorEntry* found = nullptr;
+  for (const auto& [name, entry] : weights.entries()) {
+    const bool is_it = name == end || name.ends_with(fmt::format(".{}", end));
+    if (!is_it || !part_beside_text(name).empty()) continue;
+    if (found != nullptr) {
+      throw FormatError(weights.where(entry),
+                        "{} is there as well, so that the text model is not known: one {} was expected", found->name,
+                        end);
+    }
+    found = &entry;
+  }
+  return found;
+}
+
+/// The prefix of the text model's tensors is what stands before its only embedding: config.json does not tell.
+WeightFiles with_text_names(WeightFiles weights) {
+  constexpr std::string_view kEmbedding = "embed_tokens.weight", kHead = "lm_head.weight", kModel = "model.";
+  const TensorEntry *const embedding = only_one(weights, kEmbedding), *const head = only_one(weights, kHead);
+  if (embedding == nullptr) return weights;
+  const std::string prefix = embedding->name.substr(0, embedding->name.size() - kEmbedding.size());
+  const std::string head_name = head == nullptr ? "" : head->name;
+  if (prefix == kModel && (head_name.empty() || head_name == kHead)) return weights;
+  weights.rename([&](const std::string& name) {
+    if (name == head_name) return std::string(kHead);
+    const bool is_text = name.starts_with(prefix) && part_beside_text(name).empty();
+    return is_text ? fmt::format("{}{}", kModel, name.substr(prefix.size())) : name;
+  });
+  return weights;
+}
+
 constexpr std::int64_t kPieceBytes = 16 << 20;
 
 /// Follows links: a Hub snapshot consists of them.
@@ -212,6 +244,7 @@ std::string WeightFiles::fingerprint() const {
   constexpr std::size_t kSample = 4096;
   Hasher hasher;
   for (const auto& [name, entry] : entries_) {
+    if (!part_beside_text(entry.name).empty()) continue;
     throw_if_stop_requested();
     hasher.update(fmt::format("{} {}\n", name, describe(entry)));
     const std::string_view all = bytes(entry);
@@ -226,14 +259,41 @@ void WeightFiles::drop(const std::vector<std::string>& names) {
   for (const auto& name : names) entries_.erase(name);
 }
 
-WeightFiles open_model_weights(const std::filesystem::path& folder) {
+void WeightFiles::rename(const std::function<std::string(const std::string&)>& name_of) {
+  std::map<std::string, TensorEntry, std::less<>> renamed;
+  for (auto& [old_name, entry] : entries_) {
+    const auto [at, is_new] = renamed.try_emplace(name_of(entry.name), entry);
+    if (!is_new)
+      throw FormatError(where(entry), "is the same tensor of the text model as {}: only one of them may be there",
+                        at->second.name);
+  }
+  entries_ = std::move(renamed);
+}
+
+std::string part_beside_text(std::string_view name) {
+  constexpr std::string_view kModel = "model.";
+  for (const std::string_view part : {"vision_tower", "visual", "multi_modal_projector", "audio_tower", "mtp"}) {
+    for (const std::string_view before : {std::string_view(), kModel}) {
+      const std::string start = fmt::format("{}{}.", before, part);
+      if (name.starts_with(start)) return std::string(part);
+    }
+  }
+  return {};
+}
+
+bool holds_model_weights(const fs::path& folder) {
+  std::error_code code;
+  return fs::exists(folder / kWeightsFile, code) || fs::exists(folder / kIndexFile, code);
+}
+
+WeightFiles open_model_weights(const std::filesystem::path& folder, bool warns) {
   if (!fs::is_directory(folder))
     throw FormatError(folder.string(), "no such folder; expected a Hugging Face model folder");
   const bool has_index = is_present(folder / kIndexFile);
   if (is_present(folder / kWeightsFile)) {
-    if (has_index)
+    if (has_index && warns)
       log_warning("{}: holds both {} and {}; the index is not used", folder.string(), kWeightsFile, kIndexFile);
-    return WeightFiles({SafetensorsFile(folder / kWeightsFile)});
+    return with_text_names(WeightFiles({SafetensorsFile(folder / kWeightsFile)}));
   }
   if (!has_index) refuse_folder(folder);
 
@@ -242,12 +302,12 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   check_index(index, weights);
   std::vector<std::string> stray = weights.names();
   std::erase_if(stray, [&](const std::string& name) { return index.file_of.contains(name); });
-  if (!stray.empty()) {
+  if (!stray.empty() && warns) {
     log_warning("{}: {} tensors in the files are not in the index and are ignored (first: \"{}\")", index.path.string(),
                 stray.size(), stray.front());
-    weights.drop(stray);
   }
-  return weights;
+  weights.drop(stray);
+  return with_text_names(std::move(weights));
 }
 
 std::vector<std::string> ShardIndex::files() const {

@@ -24,7 +24,8 @@ struct RankAndScale {
 struct AdapterConfig : AdapterSection {
   std::string file = {};  ///< the adapter_config.json that it was read from; empty: the settings are the profile's
   std::string base_model_name_or_path = {};
-  std::string base_weights = {};  ///< fingerprint, for base_model.json, not read
+  std::string base_weights = {};         ///< fingerprint, for base_model.json, not read
+  std::string module_prefix = "model.";  ///< of the class of the base (model::ModelConfig), not read
   /// trainable_token_indices: a plain list means the embedding. `head` may repeat `embedding`: in PEFT, the two are
   /// then tied.
   model::TokenRows token_rows = {};
@@ -49,9 +50,9 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
 /// the model's.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
-/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as
-/// targets.
-std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
+/// The text of adapter_config.json, from which read_adapter_config reads the same options. The targets must be names or
+/// an expression (explicit_targets).
+std::string adapter_config_json(const AdapterConfig& config);
 
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
 std::string base_file_text(const std::string& weights);
@@ -68,10 +69,12 @@ struct OtherBase {
 /// open_model_weights throw.
 void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
 
-/// One entry per path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws what plan_adapters throws.
+/// One entry per path ("model.layers.0.self_attn.q_proj", in any class), with patterns applied. Throws what plan_adapters
+/// throws.
 std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const std::vector<std::string>& paths);
 
-/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a
+/// One adapter per targeted linear of the text model, in model order. Targets and patterns may name it as its own class
+/// or the class that holds it does. Throws ConfigError (FormatError for options from a file) if a
 /// target matches no linear, listing the valid names; if a pattern is not a valid regular expression; or if a rank is
 /// not in 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const AdapterConfig& options, const model::ModelConfig& config);
@@ -82,9 +85,9 @@ std::vector<model::AdapterSpec> plan_adapters(const AdapterConfig& options, cons
 void check_patterns(const AdapterConfig& options, const model::ModelConfig& config);
 
 /// target_modules for adapter_config.json: the last name parts of the targeted linears, sorted and unique ("down_proj",
-/// "q_proj"), or full paths if a short name would also match a linear without an adapter.
-std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs,
-                                          const model::ModelConfig& config);
+/// "q_proj"), or full paths if a short name would also match a linear without an adapter. For a class with towers, an
+/// expression for the whole names in the text model, because towers have linears of the same names.
+LoraTargets explicit_targets(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config);
 
 /// The first layer with an adapter. Layers below it need no backward.
 std::int64_t first_adapted_layer(const std::vector<model::AdapterSpec>& specs);

@@ -22,9 +22,8 @@ void load_adapter(const std::filesystem::path& folder, model::Trainables& parame
 
 /// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16:
 /// hold a copy). Writing throws NumericError, naming the tensor, for NaN or infinity.
-std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
-                                                const std::vector<std::string>& target_modules,
-                                                const model::Trainables& parameters, Precision precision);
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const model::Trainables& parameters,
+                                                Precision precision);
 
 /// Sets each parameter to its initial values (model/layer_shape.h), with PEFT's distributions. Draws them on the host
 /// from Philox (seed, parameter name; counter = row, column / 4), so they are the same on every machine.

@@ -47,16 +47,17 @@ class MergedWeights {
   /// How many of them the adapter changes.
   std::int64_t num_merged() const;
 
-  std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const;
+  // Tensors are named as in weights().
+  std::vector<std::int64_t> shape_of(const std::string& name) const;
   /// `wanted`, else the tensor's own dtype; for quantised linears, config.json's (bf16 if it has none). Tensors other
-  /// than weights keep theirs.
-  storage::DType dtype_of(const storage::TensorEntry& entry, std::optional<storage::DType> wanted) const;
+  /// than weights, and those beside the text model, keep theirs.
+  storage::DType dtype_of(const std::string& name, std::optional<storage::DType> wanted) const;
   /// True if bytes() computes the tensor: decodes it, merges it, or adds token rows.
-  bool is_computed(const storage::TensorEntry& entry) const;
+  bool is_computed(const std::string& name) const;
 
   /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file,
   /// NumericError if the result does not fit `target`.
-  std::string_view bytes(const storage::TensorEntry& entry, storage::DType target);
+  std::string_view bytes(const std::string& name, storage::DType target);
 
  private:
   /// An adapted weight.
@@ -68,8 +69,8 @@ class MergedWeights {
 
   std::map<std::string, Site> checked_sites() const;
   std::vector<model::Parameter> adapter_tensor_list() const;
-  bool gets_token_rows(const storage::TensorEntry& entry) const;
-  TokenRowsToMerge rows_for(const storage::TensorEntry& entry) const;
+  bool gets_token_rows(const std::string& name) const;
+  TokenRowsToMerge rows_for(const std::string& name) const;
   void find_quantised();
   std::vector<float> read(const model::Parameter& tensor) const;
   [[noreturn]] void refuse_result(const storage::TensorEntry& entry, storage::DType target) const;
@@ -81,7 +82,7 @@ class MergedWeights {
   AdapterConfig adapter_;
   std::map<std::string, Site> sites_;
   model::TokenRows token_rows_;
-  std::optional<storage::SafetensorsFile> tensors_;       ///< the adapter's
+  std::optional<storage::WeightFiles> tensors_;           ///< the adapter's
   std::map<std::string, model::StoredLinear> quantised_;  ///< by weight name
   std::set<std::string> parts_of_quantised_;
   std::string buffer_;

@@ -54,6 +54,15 @@ struct AdapterSpec {
   bool operator==(const AdapterSpec&) const = default;
 };
 
+// Inside, modules and tensors have the names of the text model's own class ("model.layers.0..."), whatever class holds
+// it. Files have those of the class of the base: open_model_weights and the functions below translate.
+
+/// The text class's name for a module, a weight, or a tensor of an adapter ("base_model.model..."), from its name in any
+/// class that holds a text model, of transformers 4 or 5.
+std::string text_class_name(const std::string& name);
+/// The name in a class whose text modules begin with `module_prefix` (ModelConfig), from that in the text class.
+std::string name_in_class(const std::string& name, const std::string& module_prefix);
+
 /// "model.layers.3.self_attn.q_proj"
 std::string linear_path(std::int64_t layer, const std::string& linear);
 std::string linear_path(const AdapterSpec& spec);

@@ -20,7 +20,6 @@ namespace lora_train::run {
 /// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a
 /// file throws NumericError for NaN or infinity. A null adapter means full fine-tuning.
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
-                                                   const std::vector<std::string>& target_modules,
                                                    const model::Trainables& parameters,
                                                    const optim::OptimizerState& optimizer);
 
@@ -37,7 +36,6 @@ void load_checkpoint_parameters(const std::filesystem::path& checkpoint, bool is
 struct SavedParts {
   const RunSection& section;
   const lora::AdapterConfig* adapter = nullptr;  ///< null: full fine-tuning
-  std::vector<std::string> target_modules;       ///< for adapter_config.json
   const model::Trainables& parameters;
   const optim::OptimizerState& optimizer;
   const run_folder::Contents& contents;  ///< shared by all checkpoints of the run; each save adds state and files

@@ -88,12 +88,7 @@ struct Run : OpenedRun {
 
   SavedParts saved_parts() const {
     const bool has_adapter = !adapters.specs.empty();
-    return {profile().run,
-            has_adapter ? &adapters.config : nullptr,
-            lora::explicit_targets(adapters.specs, files.config),
-            *model.parameters,
-            *optimizer,
-            checkpoint};
+    return {profile().run, has_adapter ? &adapters.config : nullptr, *model.parameters, *optimizer, checkpoint};
   }
   evaluate::EvalContext eval_context(evaluate::OnMicroBatch on_micro_batch = {}) const {
     return {*model.decoder, *activations, *loss_head, *feed, ranks(), std::move(on_micro_batch)};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -28,12 +29,15 @@ struct ShardIndex {
 ShardIndex read_shard_index(const std::filesystem::path& path);
 
 /// All tensors of a model, in one or several files. Copies share the memory maps. Safe to read from several threads.
+/// A tensor is found by the name that the text model has for it; TensorEntry::name is its name in the file.
 class WeightFiles {
  public:
   explicit WeightFiles(std::vector<SafetensorsFile> files);
 
   /// Null if there is no such tensor. Pointers are valid as long as this object lives.
   const TensorEntry* find(std::string_view name) const;
+  /// All tensors by name.
+  const std::map<std::string, TensorEntry, std::less<>>& entries() const { return entries_; }
   /// All names, sorted.
   std::vector<std::string> names() const;
   std::string_view bytes(const TensorEntry& entry) const;
@@ -41,11 +45,13 @@ class WeightFiles {
   /// "file: tensor", for errors.
   std::string where(const TensorEntry& entry) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  /// Hash of all names, dtypes and shapes, and of samples of each tensor's bytes: it differs between fine-tunes of the
-  /// same architecture. Reads at most 12 KiB per tensor.
+  /// Hash of all names, dtypes and shapes, and of samples of each tensor's bytes, without those beside the text: it
+  /// differs between fine-tunes of the same architecture. Reads at most 12 KiB per tensor.
   std::string fingerprint() const;
   /// Removes these tensors from find() and names().
   void drop(const std::vector<std::string>& names);
+  /// Gives each tensor the name name_of(its name in the file). Throws FormatError if two get the same.
+  void rename(const std::function<std::string(const std::string& name)>& name_of);
 
  private:
   std::vector<SafetensorsFile> files_;
@@ -54,9 +60,19 @@ class WeightFiles {
 
 /// Opens and validates every weight file of a folder: model.safetensors, or the shards of model.safetensors.index.json.
 /// Each tensor must be in the shard that the index names and in no other; a tensor that the index does not list is
-/// ignored with a warning. Throws FormatError for invalid files, for a folder without weights, and for a pickle
-/// checkpoint; pickle can run code, so such a file is never opened, and the message says how to convert it.
-WeightFiles open_model_weights(const std::filesystem::path& folder);
+/// ignored with a warning (`warns`). The tensors of the text model are named as its own class names them
+/// ("model.embed_tokens.weight", "model.layers.0...", "lm_head.weight"), whatever their prefix in the files
+/// ("language_model.model.", "model.language_model.", none). Throws FormatError for invalid files, for two embeddings,
+/// for a folder without weights, and for a pickle checkpoint; pickle can run code, so such a file is never opened, and
+/// the message says how to convert it.
+WeightFiles open_model_weights(const std::filesystem::path& folder, bool warns = true);
+
+/// True if the folder has weights that open_model_weights would open.
+bool holds_model_weights(const std::filesystem::path& folder);
+
+/// The part of a checkpoint beside the text model that a tensor belongs to, by its name in the file: "vision_tower",
+/// "visual", "multi_modal_projector", "audio_tower" or "mtp". Empty for the text model.
+std::string part_beside_text(std::string_view name);
 
 /// Asks the system, from a background thread, to read the *.safetensors files of a folder ahead (posix_fadvise).
 /// Ignores all errors: opening the files later reports them. The destructor stops the thread after the current piece of

@@ -30,9 +30,10 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   const Implementation how = implementation_for(KernelName::kRope, x);
   if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
-    const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin)};
+    const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin),
+                              nullptr};
     run_native<T>(how, rope_cpu<T>, &NativeKernelsOf<T>::rope, write_rows<T>(x), turns, inverse, x.size(0),
-                  HeadCounts{x.size(1), 0, x.size(2)});
+                  HeadCounts{0, x.size(1), x.size(2)});
   });
 }
 
@@ -50,16 +51,48 @@ void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const R
 
 namespace {
 
-/// qk_norm_rope composed of rms_norm and rope: with references, the reference; with CPU kernels, the CPU path.
+RotationTable table_of(const QkRotation& rotation) {
+  const RopeTable& table = rotation.table;
+  return {read<std::int32_t>(rotation.positions), read_rows<float>(table.cos), read_rows<float>(table.sin),
+          table.q_scale.defined() ? read<float>(table.q_scale) : nullptr};
+}
+
+HeadCounts heads_of(const QkRotation& rotation) {
+  return {rotation.num_heads, rotation.num_kv_heads, 2 * rotation.table.cos.size(1)};
+}
+
+void rotate_qk_reference(const at::Tensor& qkv, const QkRotation& rotation, bool inverse) {
+  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = 2 * rotation.table.cos.size(-1);
+  at::Tensor q = qkv.narrow(1, 0, H * E).unflatten(1, {H, E}), k = qkv.narrow(1, H * E, K * E).unflatten(1, {K, E});
+  const auto scale_q = [&] {
+    if (!rotation.table.q_scale.defined()) return;
+    const at::Tensor scale = rotation.table.q_scale.index_select(0, rotation.positions).to(q.scalar_type());
+    q.mul_(scale.view({-1, 1, 1}));
+  };
+  if (inverse) scale_q();
+  rope_in_place_reference(q, rotation.positions, rotation.table, inverse);
+  rope_in_place_reference(k, rotation.positions, rotation.table, inverse);
+  if (!inverse) scale_q();
+}
+
+void rotate_qk_on_cpu(const at::Tensor& qkv, const QkRotation& rotation, bool inverse) {
+  const HeadCounts heads = heads_of(rotation);
+  dispatch_dtype(qkv, [&]<class T>(ElementType<T>) {
+    at::Tensor qk = qkv.narrow(1, 0, heads.total() * heads.head_size);
+    rope_cpu<T>(write_rows<T>(qk), table_of(rotation), inverse, qkv.size(0), heads);
+  });
+}
+
+/// qk_norm_rope composed of rms_norm and a rotation: with references, the reference; with CPU kernels, the CPU path.
 struct QkNormRopeParts {
   decltype(&rms_norm_forward) norm_forward;
   decltype(&rms_norm_backward) norm_backward;
-  decltype(&rope_in_place) rope;
+  decltype(&rotate_qk_reference) rotate;
 };
 
 constexpr QkNormRopeParts kReferenceParts = {rms_norm_forward_reference, rms_norm_backward_reference,
-                                             rope_in_place_reference};
-constexpr QkNormRopeParts kCpuParts = {rms_norm_forward, rms_norm_backward, rope_in_place};
+                                             rotate_qk_reference};
+constexpr QkNormRopeParts kCpuParts = {rms_norm_forward, rms_norm_backward, rotate_qk_on_cpu};
 
 /// True if a gradient is already in its columns of d_qkv.
 bool lies_in(const at::Tensor& place, const at::Tensor& gradient) {
@@ -80,14 +113,6 @@ void copy_unless_there(const at::Tensor& gradient, at::Tensor& place) {
   if (!lies_in(place, gradient)) place.copy_(gradient);
 }
 
-void rotate_in_place(const QkNormRopeParts& parts, const at::Tensor& qk, const QkRotation& rotation, bool inverse) {
-  const int64_t E = 2 * rotation.table.cos.size(-1);
-  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads;
-  at::Tensor q = qk.narrow(1, 0, H * E).unflatten(1, {H, E}), k = qk.narrow(1, H * E, K * E).unflatten(1, {K, E});
-  parts.rope(q, rotation.positions, rotation.table, inverse);
-  parts.rope(k, rotation.positions, rotation.table, inverse);
-}
-
 void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm) {
   if (norm.q_weight.defined()) {
     const int64_t E = norm.q_weight.size(0);
@@ -98,7 +123,7 @@ void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, cons
       parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd, norm.weight_offset, {});
     }
   }
-  rotate_in_place(parts, qkv, rotation, false);
+  parts.rotate(qkv, rotation, /*inverse=*/false);
 }
 
 /// Copies gradients that are elsewhere into d_qkv, then works in place.
@@ -110,7 +135,7 @@ void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradi
   copy_unless_there(gradients.v, places.v);
   const int64_t M = gradients.q.size(0);
   if (M < d_qkv.size(0)) d_qkv.narrow(0, M, d_qkv.size(0) - M).zero_();
-  rotate_in_place(parts, d_qkv, rotation, true);
+  parts.rotate(d_qkv, rotation, /*inverse=*/true);
   if (!norm.q_weight.defined()) return;
   const int64_t E = norm.q_weight.size(0);
   for (int64_t head = 0; head < rotation.num_heads + rotation.num_kv_heads; ++head) {
@@ -123,8 +148,9 @@ void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradi
 }
 
 void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation) {
-  const auto& [cos, sin] = rotation.table;
+  const auto& [cos, sin, q_scale] = rotation.table;
   check_rows(kernel, "table.cos", cos, {-1, -1}, at::kFloat);
+  if (q_scale.defined()) check_vector(kernel, "table.q_scale", q_scale, cos.size(0), at::kFloat);
   check_rows(kernel, "table.sin", sin, cos.sizes(), at::kFloat);
   check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * 2 * cos.size(1)});
   check_floating(kernel, "qkv", qkv);
@@ -141,15 +167,6 @@ void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rot
   check_rows(kernel, "rstd", norm.rstd, {heads, qkv.size(0)}, math_dtype(qkv));
   if (norm.grad_q_weight.defined()) check_vector(kernel, "grad_q_weight", norm.grad_q_weight, E, math_dtype(qkv));
   if (norm.grad_k_weight.defined()) check_vector(kernel, "grad_k_weight", norm.grad_k_weight, E, math_dtype(qkv));
-}
-
-RotationTable table_of(const QkRotation& rotation) {
-  return {read<std::int32_t>(rotation.positions), read_rows<float>(rotation.table.cos),
-          read_rows<float>(rotation.table.sin)};
-}
-
-HeadCounts heads_of(const QkRotation& rotation) {
-  return {rotation.num_heads, rotation.num_kv_heads, 2 * rotation.table.cos.size(1)};
 }
 
 /// The q and k columns of the q|k|v buffer.

@@ -6,7 +6,7 @@ namespace lora_train::kernels {
 namespace {
 
 template <class T>
-LORA_TRAIN_CLONES void rotate_token(T* x, const float* cos, const float* sin, float direction, std::int64_t H,
+LORA_TRAIN_CLONES void rotate_heads(T* x, const float* cos, const float* sin, float direction, std::int64_t H,
                                     std::int64_t E) {
   const std::int64_t half = E / 2;
   for (std::int64_t h = 0; h < H; ++h) {
@@ -21,6 +21,12 @@ LORA_TRAIN_CLONES void rotate_token(T* x, const float* cos, const float* sin, fl
   }
 }
 
+template <class T>
+LORA_TRAIN_CLONES void scale_heads(T* x, float scale, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) store(x + i, load(x + i) * scale);
+}
+
 }  // namespace
 
 template <class T>
@@ -29,7 +35,10 @@ void rope_cpu(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tok
   const std::int64_t H = heads.total(), E = heads.head_size;
   parallel_ranges(num_tokens, row_grain(H * E), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      rotate_token(x[n], table.cos[table.positions[n]], table.sin[table.positions[n]], direction, H, E);
+      const float scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
+      if (inverse && scale != 1) scale_heads(x[n], scale, heads.num_q * E);
+      rotate_heads(x[n], table.cos[table.positions[n]], table.sin[table.positions[n]], direction, H, E);
+      if (!inverse && scale != 1) scale_heads(x[n], scale, heads.num_q * E);
     }
   });
 }

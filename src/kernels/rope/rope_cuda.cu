@@ -25,7 +25,7 @@ __device__ __forceinline__ float group_sum(float value, unsigned lanes) {
   return value;
 }
 
-/// One pack of cos, and of sin times the direction.
+/// One pack of cos, and of sin times the direction. `scale` is RotationTable::scale_of a head, rounded to its dtype.
 template <int kSize>
 struct Rotation {
   float cos[kSize], sin[kSize];
@@ -37,10 +37,21 @@ struct Rotation {
   }
   __device__ float first(int i, float a, float b) const { return a * cos[i] - b * sin[i]; }
   __device__ float second(int i, float a, float b) const { return b * cos[i] + a * sin[i]; }
+  /// Rotates, then scales.
   template <class T>
-  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high) const {
+  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high, float scale) const {
     for (int i = 0; i < kSize; ++i) {
       const float a = to_float(low.values[i]), b = to_float(high.values[i]);
+      store(&low.values[i], rounded_to<T>(first(i, a, b)) * scale);
+      store(&high.values[i], rounded_to<T>(second(i, a, b)) * scale);
+    }
+  }
+  /// Scales, then rotates.
+  template <class T>
+  __device__ void apply_after(float scale, Pack<T, kSize>& low, Pack<T, kSize>& high) const {
+    for (int i = 0; i < kSize; ++i) {
+      const float a = rounded_to<T>(to_float(low.values[i]) * scale);
+      const float b = rounded_to<T>(to_float(high.values[i]) * scale);
       store(&low.values[i], first(i, a, b));
       store(&high.values[i], second(i, a, b));
     }
@@ -49,15 +60,18 @@ struct Rotation {
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    rope_kernel(Rows<T> x, RotationTable table, float direction, std::int64_t num_heads, int half, unsigned lanes) {
+    rope_kernel(Rows<T> x, RotationTable table, bool inverse, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
+  const int half = static_cast<int>(heads.head_size / 2);
+  const float q_scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
-    const Rotation<kSize> rotation(table, n, i, direction);
-    for (std::int64_t head = place.group; head < num_heads; head += place.groups) {
-      T* const at = x[n] + head * 2 * half + i;
+    const Rotation<kSize> rotation(table, n, i, inverse ? -1.0F : 1.0F);
+    for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
+      T* const at = x[n] + head * heads.head_size + i;
       Pack<T, kSize> a = load_pack<kSize>(at), b = load_pack<kSize>(at + half);
-      rotation.apply(a, b);
+      const float scale = head < heads.num_q ? q_scale : 1.0F;
+      inverse ? rotation.apply_after(scale, a, b) : rotation.apply(a, b, scale);
       store_pack<kSize>(at, a);
       store_pack<kSize>(at + half, b);
     }
@@ -92,12 +106,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t n = blockIdx.x;
   if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
   const int half = static_cast<int>(heads.head_size / 2);
+  const float q_scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
     const Rotation<kSize> rotation(table, n, i, -1.0F);
     for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
       const T* const from = d.head(n, head, heads) + i;
       Pack<T, kSize> a = load_pack<kSize>(from), b = load_pack<kSize>(from + half);
-      rotation.apply(a, b);
+      rotation.apply_after(head < heads.num_q ? q_scale : 1.0F, a, b);
       T* const to = dx[n] + head * heads.head_size + i;
       store_pack<kSize>(to, a);
       store_pack<kSize>(to + half, b);
@@ -135,6 +150,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     const float scale = rsqrtf(sum / static_cast<float>(heads.head_size) + eps);
     if (place.lane == 0) rstd[head][n] = scale;
     const NormWeight<T> weight = weights.of_head(head, heads);
+    const float q_scale = rounded_to<T>(table.scale_of(n, head < heads.num_q));
     T* const copy = raw[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
       if (i != begin) {
@@ -150,8 +166,8 @@ __global__ void __launch_bounds__(kThreads, 4)
             rounded_to<T>(times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
         const float q =
             rounded_to<T>(times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
-        store(&a.values[k], rotation.first(k, p, q));
-        store(&b.values[k], rotation.second(k, p, q));
+        store(&a.values[k], rounded_to<T>(rotation.first(k, p, q)) * q_scale);
+        store(&b.values[k], rounded_to<T>(rotation.second(k, p, q)) * q_scale);
       }
       store_pack<kSize>(at + i, a);
       store_pack<kSize>(at + half + i, b);
@@ -163,12 +179,12 @@ __global__ void __launch_bounds__(kThreads, 4)
 template <class T, int kSize>
 struct RotatedBack {
   Pack<T, kSize> d_low, d_high, x_low, x_high;
-  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation) {
+  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation, float q_scale) {
     d_low = load_pack<kSize>(d);
     d_high = load_pack<kSize>(d + half);
     x_low = load_pack<kSize>(x);
     x_high = load_pack<kSize>(x + half);
-    rotation.apply(d_low, d_high);
+    rotation.apply_after(q_scale, d_low, d_high);
   }
 };
 
@@ -211,11 +227,12 @@ __global__ void __launch_bounds__(kThreads)
     const T* const from = d.head(n, head, heads);  // read only if there is such a head
     const T* const x = raw[n] + head * heads.head_size;
     const NormWeight<T> weight = weights.of_head(head, heads);
+    const float q_scale = rounded_to<T>(table.scale_of(n, head < heads.num_q));
     RotatedBack<T, kSize> kept = {};
     float sum = 0;
     for (int i = begin; is_head && i < half; i += step) {
       RotatedBack<T, kSize> now;
-      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
+      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F), q_scale);
       sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
       if (i == begin) kept = now;
     }
@@ -225,7 +242,7 @@ __global__ void __launch_bounds__(kThreads)
     const float along_x = -scale * scale * scale * (sum / static_cast<float>(heads.head_size));
     T* const to = dx[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
-      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
+      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F), q_scale);
       put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
       put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
     }
@@ -251,9 +268,11 @@ __global__ void __launch_bounds__(kColumns* kTokenLanes)
   float low = 0, high = 0;
   for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
     const Rotation<1> rotation(table, n, i, -1.0F);
+    const float q_scale = rounded_to<T>(table.scale_of(n, c < half));
     for (std::int64_t head = first_head; head < end_head; ++head) {
       const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
-      const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
+      const float a = rounded_to<T>(to_float(from[0]) * q_scale), b = rounded_to<T>(to_float(from[half]) * q_scale);
+      const float scale = rstd[head][n];
       low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[0]) * scale);
       high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[half]) * scale);
     }
@@ -317,8 +336,7 @@ template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
   const std::int64_t half = heads.head_size / 2;
   launch_tokens<T>("rope", fits_packs(x, half) && fits_packs_of(table, half), rope_kernel<T, kFullPack<T>>,
-                   rope_kernel<T, 1>, num_tokens, heads, stream, x, table, inverse ? -1.0F : 1.0F, heads.total(),
-                   static_cast<int>(half));
+                   rope_kernel<T, 1>, num_tokens, heads, stream, x, table, inverse, heads);
 }
 
 template <class T>

@@ -13,6 +13,11 @@ namespace lora_train::kernels {
 struct RotationTable {
   const std::int32_t* positions;
   Rows<const float> cos, sin;
+  const float* q_scale;  ///< by position, or null
+  /// The factor of a head of token n.
+  LORA_TRAIN_INLINE float scale_of(std::int64_t n, bool is_q) const {
+    return is_q && q_scale != nullptr ? q_scale[positions[n]] : 1.0F;
+  }
 };
 
 /// The heads of a token are adjacent: H of q, then K of k.

@@ -12,6 +12,15 @@ constexpr std::int64_t kMaxId = std::int64_t{1} << 31;
 ConfigReader::ConfigReader(nlohmann::json object, std::filesystem::path path, std::string prefix)
     : object_(std::move(object)), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
+ConfigReader ConfigReader::with_defaults(std::string_view defaults) const {
+  nlohmann::json all = object_;
+  const nlohmann::json missing = nlohmann::json::parse(defaults);
+  for (const auto& [key, value] : missing.items()) {
+    if (!has(key.c_str()) || (value.is_object() && !is_given(key.c_str()))) all[key] = value;
+  }
+  return {std::move(all), path_, prefix_};
+}
+
 void ConfigReader::reject(const std::string& key, const std::string& what) const {
   throw FormatError(fmt::format("{}: {}{}", path_.string(), prefix_, key), what);
 }

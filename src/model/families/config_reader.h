@@ -20,6 +20,8 @@ class ConfigReader {
  public:
   /// `path`: the file; `prefix`: "rope_scaling." inside that object.
   ConfigReader(nlohmann::json object, std::filesystem::path path, std::string prefix = "");
+  /// The same with the keys of `defaults` (a JSON object) where they are missing, objects where they are null too.
+  ConfigReader with_defaults(std::string_view defaults) const;
 
   bool has(const char* key) const { return object_.contains(key); }
   /// True if the key is present and not null.

@@ -13,6 +13,9 @@ namespace {
 constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  // longer than any sequence
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 
+constexpr std::string_view kQwen2VlDefaults =
+    R"({"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "max_window_layers": 80})";
+
 std::vector<std::string> layer_types(const ConfigReader& reader) {
   return reader.optional_texts("layer_types").value_or(std::vector<std::string>{});
 }
@@ -62,6 +65,12 @@ void read_qwen2_keys(const ConfigReader& reader, ModelConfig& config) {
   read_qwen_keys(reader, config);
 }
 
+/// The windows that layer_types names; without it, every layer has one.
+void read_ministral_keys(const ConfigReader& reader, ModelConfig& config) {
+  const auto window = read_window(reader);
+  if (!read_layer_types(reader, window, config)) std::ranges::fill(config.layer_window, window.value_or(0));
+}
+
 /// A sliding window applies to every layer; null means none.
 void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
   const auto window = read_window(reader);
@@ -76,13 +85,14 @@ void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+/// No windows.
 void read_llama_keys(const ConfigReader& reader, ModelConfig&) {
   for (const auto& type : layer_types(reader)) {
     if (type == kFull) continue;
-    reader.reject("layer_types", "\"{}\" is not supported in the llama family, which has {} only", type, kFull);
+    reader.reject("layer_types", "\"{}\" is not supported in this family, which has {} only", type, kFull);
   }
   if (reader.is_given("sliding_window")) {
-    log_warning(reader.path().string() + ": sliding_window: the llama family has no sliding windows; not used");
+    log_warning(reader.path().string() + ": sliding_window: this family has no sliding windows; not used");
   }
 }
 
@@ -155,6 +165,26 @@ const std::vector<FamilyRules>& families() {
        .bos_token_id = 1,
        .eos_token_id = 2,
        .read_own_keys = read_mistral_keys},
+      {.family = Family::kMistral,  // windows in some layers
+       .model_type = "ministral",
+       .architecture = "MinistralForCausalLM",
+       .num_kv_heads = 8,
+       .max_position_embeddings = 4096 * 32,
+       .bos_token_id = 1,
+       .eos_token_id = 2,
+       .read_own_keys = read_ministral_keys},
+      {.family = Family::kMinistral3,  // queries are scaled by their position
+       .model_type = "ministral3",
+       .architecture = "Ministral3ForCausalLM",
+       .num_kv_heads = 8,
+       .head_dim = 128,
+       .max_position_embeddings = 262'144,
+       .bos_token_id = 1,
+       .eos_token_id = 2,
+       .read_own_keys = read_mistral_keys,
+       .defaults = R"({"rms_norm_eps": 1e-5, "sliding_window": null, "pad_token_id": 11,
+         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+           "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}})"},
       {.family = Family::kLlama,  // one switch for all attention biases, one for the MLP's; no windows
        .model_type = "llama",
        .architecture = "LlamaForCausalLM",
@@ -193,6 +223,65 @@ const std::vector<FamilyRules>& families() {
        .reads_attention_bias = true,
        .reads_mlp_bias = true,
        .read_own_keys = read_granite_keys},
+      // The text models of Qwen's vision models.
+      {.family = Family::kQwen2,
+       .model_type = "qwen2_vl_text",
+       .num_kv_heads = 8,
+       .max_position_embeddings = 32768,
+       .bos_token_id = 151643,
+       .eos_token_id = 151645,
+       .has_qkv_bias = true,
+       .read_own_keys = read_qwen_keys,
+       .defaults = kQwen2VlDefaults},
+      {.family = Family::kQwen2,
+       .model_type = "qwen2_5_vl_text",
+       .num_kv_heads = 8,
+       .max_position_embeddings = 32768,
+       .bos_token_id = 151643,
+       .eos_token_id = 151645,
+       .has_qkv_bias = true,
+       .read_own_keys = read_qwen_keys,
+       .defaults = kQwen2VlDefaults},
+      {.family = Family::kQwen3,
+       .model_type = "qwen3_vl_text",
+       .num_kv_heads = 32,
+       .head_dim = 128,
+       .max_position_embeddings = 128'000,
+       .has_qk_norm = true,
+       .reads_attention_bias = true,
+       .read_own_keys = read_llama_keys,
+       .defaults = R"({"rope_theta": 500000.0})"},
+  };
+  return table;
+}
+
+const std::vector<WrapperRules>& wrappers() {
+  static const std::vector<WrapperRules> table = {
+      {.architecture = "Mistral3ForConditionalGeneration",
+       .model_type = "mistral3",
+       .text_type = "mistral",
+       .tie_word_embeddings = true},
+      {.architecture = "LlavaForConditionalGeneration", .model_type = "llava", .text_type = "llama"},
+      {.architecture = "VoxtralForConditionalGeneration",
+       .model_type = "voxtral",
+       .text_type = "llama",
+       .text_defaults = R"({"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192,
+         "num_hidden_layers": 30, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+         "rope_theta": 100000000.0, "head_dim": 128})"},
+      {.architecture = "Qwen2VLForConditionalGeneration",
+       .model_type = "qwen2_vl",
+       .text_type = "qwen2_vl_text",
+       .may_be_flat = true},
+      {.architecture = "Qwen2_5_VLForConditionalGeneration",
+       .model_type = "qwen2_5_vl",
+       .text_type = "qwen2_5_vl_text",
+       .may_be_flat = true},
+      {.architecture = "Qwen3VLForConditionalGeneration", .model_type = "qwen3_vl", .text_type = "qwen3_vl_text"},
+      {.architecture = "Gemma3ForConditionalGeneration",
+       .model_type = "gemma3",
+       .text_type = "gemma3_text",
+       .tie_word_embeddings = true,
+       .text_defaults = R"({"vocab_size": 262208, "num_attention_heads": 8})"},
   };
   return table;
 }

@@ -16,7 +16,7 @@ namespace lora_train::model {
 struct FamilyRules {
   Family family;
   std::string_view model_type;
-  std::string_view architecture;
+  std::string_view architecture = {};             ///< empty: there is no such class; only wrappers hold this text model
   std::optional<std::int64_t> num_kv_heads = {};  ///< empty = the number of heads
   std::optional<std::int64_t> head_dim = {};      ///< empty = D / H, also for null
   std::int64_t max_position_embeddings;
@@ -31,9 +31,21 @@ struct FamilyRules {
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
   /// Reads the RoPE keys; null: read_rope reads them.
   void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
+  std::string_view defaults = "{}";  ///< JSON: keys that take another value than in other families if they are missing
 };
 
 const std::vector<FamilyRules>& families();
+
+/// A class that holds a text model beside towers for images or audio.
+struct WrapperRules {
+  std::string_view architecture, model_type;
+  std::string_view text_type;             ///< model_type of text_config, unless it names another
+  bool tie_word_embeddings = false;       ///< the default of the key at the top
+  bool may_be_flat = false;               ///< without text_config, the keys of the text model stand at the top
+  std::string_view text_defaults = "{}";  ///< JSON: keys that text_config may omit
+};
+
+const std::vector<WrapperRules>& wrappers();
 
 // The RoPE keys of config.json, in all three spellings.
 

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/run_names.h"
 
 namespace lora_train::model {
@@ -140,26 +141,75 @@ constexpr std::int64_t kMaxVocab = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 
 /// `architectures` names the class, `model_type` the family; a file may omit one of them.
-const FamilyRules& choose_family(const ConfigReader& reader) {
-  const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
-  const std::string model_type = reader.is_given("model_type") ? reader.text("model_type", "") : "";
-  const bool has_class = !architectures.empty();
-  const auto rules = std::ranges::find_if(families(), [&](const FamilyRules& family) {
-    return has_class ? family.architecture == architectures.front() : family.model_type == model_type;
-  });
+struct NamedClass {
+  std::string architecture, model_type;  ///< empty: not given
+  explicit NamedClass(const ConfigReader& reader) {
+    const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
+    if (!architectures.empty()) architecture = architectures.front();
+    if (reader.is_given("model_type")) model_type = reader.text("model_type", "");
+  }
+
+  /// The row of the table with this class, or null.
+  template <class Rules>
+  const Rules* find_in(const std::vector<Rules>& table, const ConfigReader& reader) const {
+    const auto rules = std::ranges::find_if(table, [&](const Rules& row) {
+      return architecture.empty() ? row.model_type == model_type : row.architecture == architecture;
+    });
+    if (rules == table.end()) return nullptr;
+    if (!model_type.empty() && rules->model_type != model_type) {
+      reader.reject("model_type", "\"{}\" does not belong to architectures \"{}\", whose model_type is \"{}\"",
+                    model_type, architecture, rules->model_type);
+    }
+    return &*rules;
+  }
+};
+
+[[noreturn]] void refuse_class(const ConfigReader& reader, const NamedClass& named) {
+  std::vector<std::string> names;
+  for (const FamilyRules& family : families()) {
+    if (!family.architecture.empty()) names.emplace_back(family.architecture);
+  }
+  for (const WrapperRules& wrapper : wrappers()) names.emplace_back(wrapper.architecture);
+  const std::string given = named.architecture.empty() ? named.model_type : named.architecture;
+  const bool is_type = named.architecture.empty() && !given.empty();
+  reader.reject(is_type ? "model_type" : "architectures", "{}; supported: {}",
+                given.empty() ? "neither architectures nor model_type is given" : '"' + given + "\" is not supported",
+                join(names));
+}
+
+/// The text model of a config.json.
+struct TextModel {
+  ConfigReader top, text;  ///< the same without a wrapper
+  const FamilyRules& rules;
+  const WrapperRules* wrapper = nullptr;
+
+  /// What stands at the top comes first.
+  const ConfigReader& of(const char* key) const { return top.is_given(key) ? top : text; }
+};
+
+constexpr const char* kText = "text_config";
+
+/// The keys of the text model inside a wrapper.
+ConfigReader text_of(const ConfigReader& top, const WrapperRules& wrapper) {
+  if (const auto text = top.optional_object(kText)) return text->with_defaults(wrapper.text_defaults);
+  if (wrapper.may_be_flat && !top.has(kText)) return top;
+  top.reject(kText, "is missing or empty; {} has its text model there: use the config.json published with the model",
+             wrapper.architecture);
+}
+
+TextModel find_text_model(const ConfigReader& top) {
+  const NamedClass named(top);
+  if (const auto* rules = named.find_in(families(), top)) return {top, top.with_defaults(rules->defaults), *rules};
+  const auto* wrapper = named.find_in(wrappers(), top);
+  if (wrapper == nullptr) refuse_class(top, named);
+  const ConfigReader text = text_of(top, *wrapper);
+  const std::string type(top.has(kText) ? text.text("model_type", std::string(wrapper->text_type))
+                                        : wrapper->text_type);
+  const auto rules = std::ranges::find(families(), type, &FamilyRules::model_type);
   if (rules == families().end()) {
-    std::vector<std::string> names;
-    for (const FamilyRules& family : families()) names.emplace_back(family.architecture);
-    const std::string given = has_class ? architectures.front() : model_type;
-    reader.reject(has_class || given.empty() ? "architectures" : "model_type", "{}; supported: {}",
-                  given.empty() ? "neither architectures nor model_type is given" : '"' + given + "\" is not supported",
-                  join(names));
+    text.reject("model_type", "\"{}\" is not supported as the text model of {}", type, wrapper->architecture);
   }
-  if (!model_type.empty() && rules->model_type != model_type) {
-    reader.reject("model_type", "\"{}\" does not belong to architectures \"{}\", whose model_type is \"{}\"",
-                  model_type, architectures.front(), rules->model_type);
-  }
-  return *rules;
+  return {top, text.with_defaults(rules->defaults), *rules, wrapper};
 }
 
 void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& rules) {
@@ -214,11 +264,33 @@ void read_head_dim(const ConfigReader& reader, const FamilyRules& rules, ModelCo
   }
 }
 
-void read_token_ids(const ConfigReader& reader, const FamilyRules& rules, ModelConfig& config) {
-  config.bos_token_id = reader.has("bos_token_id") ? reader.optional_id("bos_token_id") : rules.bos_token_id;
-  config.pad_token_id = reader.optional_id("pad_token_id");
-  config.eos_token_ids = reader.ids("eos_token_id");
-  if (!reader.has("eos_token_id") && rules.eos_token_id) config.eos_token_ids = {*rules.eos_token_id};
+void read_token_ids(const TextModel& model, ModelConfig& config) {
+  const char *const bos = "bos_token_id", *const eos = "eos_token_id", *const pad = "pad_token_id";
+  config.bos_token_id = model.of(bos).has(bos) ? model.of(bos).optional_id(bos) : model.rules.bos_token_id;
+  config.pad_token_id = model.of(pad).optional_id(pad);
+  config.eos_token_ids = model.of(eos).ids(eos);
+  if (!model.of(eos).has(eos) && model.rules.eos_token_id) config.eos_token_ids = {*model.rules.eos_token_id};
+}
+
+/// One of the flags, else the default of the class.
+bool reads_tied(const TextModel& model) {
+  constexpr const char* kTied = "tie_word_embeddings";
+  const bool tied = model.text.boolean(kTied, model.rules.tie_word_embeddings);
+  return model.wrapper == nullptr ? tied : tied || model.top.boolean(kTied, model.wrapper->tie_word_embeddings);
+}
+
+/// A head in the files that differs from the embedding counts. Errors in the files are reported when they are opened to
+/// be read.
+void untie_if_stored(const std::filesystem::path& folder, ModelConfig& config) {
+  if (!config.tie_word_embeddings || !storage::holds_model_weights(folder)) return;
+  try {
+    const storage::WeightFiles weights = storage::open_model_weights(folder, /*warns=*/false);
+    const storage::TensorEntry *const head = weights.find("lm_head.weight"), *const embedding = weights.find(
+                                                                                 "model.embed_tokens.weight");
+    if (head == nullptr || embedding == nullptr) return;
+    config.tie_word_embeddings = head->dtype == embedding->dtype && weights.bytes(*head) == weights.bytes(*embedding);
+  } catch (const Error&) {
+  }
 }
 
 nlohmann::json parse_json(std::string_view json, const std::filesystem::path& path) {
@@ -293,21 +365,23 @@ constexpr std::array<Shape, 11> kShapes = {{
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path) {
   nlohmann::json document = parse_json(json, path);
   if (!document.is_object()) throw FormatError(path.string(), "a JSON object was expected");
-  const ConfigReader reader(std::move(document), path);
-  const FamilyRules& rules = choose_family(reader);
+  const TextModel model = find_text_model(ConfigReader(std::move(document), path));
+  const ConfigReader& reader = model.text;
+  const FamilyRules& rules = model.rules;
   refuse_what_is_not_computed(reader, rules);
 
   ModelConfig config;
   config.path = path;
-  config.quantization = read_quantization_config(reader);
+  config.quantization = read_quantization_config(model.of(kKey));
   config.family = rules.family;
-  config.architecture = rules.architecture;
+  config.architecture = model.wrapper != nullptr ? model.wrapper->architecture : rules.architecture;
+  if (model.wrapper != nullptr) config.module_prefix = "model.language_model.";
   read_sizes(reader, rules, config);
   read_head_dim(reader, rules, config);
   config.rms_norm_eps = reader.positive("rms_norm_eps", 1e-6);
   if (config.rms_norm_eps > 1) reader.reject("rms_norm_eps", "is above 1; models have 1e-5 or 1e-6");
   config.initializer_range = reader.positive("initializer_range", 0.02);
-  config.tie_word_embeddings = reader.boolean("tie_word_embeddings", rules.tie_word_embeddings);
+  config.tie_word_embeddings = reads_tied(model);
   config.activation = rules.activation;
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
@@ -317,9 +391,10 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   config.mlp_bias = rules.reads_mlp_bias && reader.boolean("mlp_bias", false);
   rules.read_own_keys(reader, config);
   (rules.read_rope != nullptr ? rules.read_rope : read_rope)(reader, config);
-  const char* dtype_key = reader.is_given("dtype") ? "dtype" : "torch_dtype";
-  if (reader.is_given(dtype_key)) config.torch_dtype = reader.text(dtype_key, "");
-  read_token_ids(reader, rules, config);
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (model.of(key).is_given(key)) config.torch_dtype = model.of(key).text(key, "");
+  }
+  read_token_ids(model, config);
   return config;
 }
 
@@ -328,7 +403,9 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "no such file; a Hugging Face model folder holds one");
   }
-  return parse_model_config(storage::read_model_text(path), path);
+  ModelConfig config = parse_model_config(storage::read_model_text(path), path);
+  untie_if_stored(folder, config);
+  return config;
 }
 
 std::vector<std::string> known_shapes() {

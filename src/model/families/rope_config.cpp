@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "family.h"
 #include "lora_train/base/error.h"
@@ -19,17 +20,28 @@ RopeType read_type(const ConfigReader& rope) {
   if (!rope.has(key) && rope.optional_number("factor").value_or(1.0) != 1.0) {
     rope.reject("factor", "has no effect without rope_type; set rope_type, or remove this key");
   }
-  const std::string name = rope.text(key, "default");
+  std::string name = rope.text(key, "default");
+  if (name == "mrope") name = "default";
   const auto found = std::ranges::find(kRopeTypes, name);
   if (found != kRopeTypes.end()) return static_cast<RopeType>(found - kRopeTypes.begin());
   rope.reject(key, "\"{}\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3", name);
 }
 
-void refuse_other_kinds(const ConfigReader& reader) {
+void refuse_other_kinds(const ConfigReader& reader, const ModelConfig& config) {
   if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
     reader.reject("partial_rotary_factor", "rotating only part of each head is not supported; expected 1.0");
   }
-  if (reader.is_given("mrope_section")) reader.reject("mrope_section", "multimodal RoPE is not supported");
+  if (reader.is_given("mrope_section")) {
+    // The three positions of a text token are equal, so that the sections turn as plain RoPE does.
+    const std::vector<double> sections = reader.numbers("mrope_section");
+    const double pairs = std::accumulate(sections.begin(), sections.end(), 0.0);
+    if (2 * pairs != static_cast<double>(config.head_dim)) {
+      reader.reject("mrope_section",
+                    "holds {} pairs in total; expected half of head_dim, which is {}: only sections over whole heads "
+                    "equal plain RoPE for text",
+                    pairs, config.head_dim);
+    }
+  }
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
     if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per layer type are not supported");
   }
@@ -77,6 +89,16 @@ void read_llama3(const ConfigReader& rope, RopeConfig& out) {
   out.high_freq_factor = rope.positive("high_freq_factor");
   if (out.high_freq_factor <= out.low_freq_factor)
     rope.reject("high_freq_factor", "must be larger than low_freq_factor");
+}
+
+void read_query_scale(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+  constexpr const char* kBeta = "llama_4_scaling_beta";
+  if (!rope.is_given(kBeta)) return;
+  if (config.family != Family::kMinistral3) {
+    rope.reject(kBeta, "a scale of the queries by their position is supported in the ministral3 family only");
+  }
+  out.query_scale_beta = rope.positive(kBeta);
+  rope.size("original_max_position_embeddings", kLongest);
 }
 
 /// theta^(2i/E), [E/2].
@@ -161,7 +183,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   RopeConfig out;
   out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : theta;
   if (!rope) return out;
-  refuse_other_kinds(*rope);
+  refuse_other_kinds(*rope, config);
   out.type = read_type(*rope);
   // In transformers, a length outside the RoPE keys (as in Phi3 files) takes precedence.
   const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
@@ -179,11 +201,12 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
     case RopeType::kLongrope: read_longrope(*rope, config, out); break;
     case RopeType::kLlama3: read_llama3(*rope, out); break;
   }
+  read_query_scale(*rope, config, out);
   return out;
 }
 
 void read_rope(const ConfigReader& reader, ModelConfig& config) {
-  refuse_other_kinds(reader);
+  refuse_other_kinds(reader, config);
   auto rope = reader.optional_object("rope_scaling");
   if (!rope) rope = reader.optional_object("rope_parameters");
   const double theta = rope && rope->has("rope_theta") ? 1 : reader.positive("rope_theta", 10000.0);
@@ -232,6 +255,17 @@ std::vector<float> rope_inv_freq(const ModelConfig& config) {
     }
   }
   return {};
+}
+
+std::vector<float> query_scales(const ModelConfig& config, std::int64_t num_positions) {
+  if (config.rope.query_scale_beta == 0) return {};
+  const auto beta = static_cast<float>(config.rope.query_scale_beta);
+  std::vector<float> scales;
+  for (std::int64_t position = 0; position < num_positions; ++position) {
+    const auto periods = static_cast<float>(position / config.rope.original_max_position_embeddings);
+    scales.push_back(1 + beta * std::log(1 + periods));
+  }
+  return scales;
 }
 
 double rope_attention_factor(const ModelConfig& config) {

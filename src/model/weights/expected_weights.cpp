@@ -1,10 +1,12 @@
 // Names and shapes are those of transformers' modeling_{qwen2,qwen3,mistral,llama}.py.
 #include <functional>
+#include <map>
 #include <numeric>
 #include <set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
@@ -60,21 +62,24 @@ void check_plain(const TensorSpec& spec, const ModelConfig& config, const storag
   }
 }
 
-void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig& config,
-                        const storage::WeightFiles& weights) {
-  std::vector<std::string> unexpected;
-  for (auto& name : weights.names()) {
-    if (expected.contains(name) || is_old_rotary_buffer(name)) continue;
-    if (name != kHead || !config.tie_word_embeddings) {
-      unexpected.push_back(std::move(name));
-      continue;
-    }
-    log_warning(weights.where(*weights.find(kHead)) +
-                ": not used, because tie_word_embeddings is true: the embedding serves as the head");
+void report_unexpected(const std::set<std::string>& expected, const ModelConfig& config,
+                       const storage::WeightFiles& weights) {
+  std::vector<const storage::TensorEntry*> unexpected;
+  for (const auto& [name, entry] : weights.entries()) {
+    const bool is_copy_of_embedding = name == kHead && config.tie_word_embeddings;
+    const bool is_known = expected.contains(name) || is_copy_of_embedding || is_old_rotary_buffer(name);
+    if (!is_known && storage::part_beside_text(entry.name).empty()) unexpected.push_back(&entry);
   }
   if (unexpected.empty()) return;
+  if (config.is_in_wrapper()) {  // what else such a class holds may change what the text model computes
+    throw FormatError(
+        weights.where(*unexpected.front()),
+        "is neither part of the text model nor of a tower that is known to stand beside it in {}: lora-train "
+        "does not know what it does there",
+        config.architecture);
+  }
   log_warning("{} tensors in the files are not part of {} and are not used (first: {})", unexpected.size(),
-              config.architecture, weights.where(*weights.find(unexpected.front())));
+              config.architecture, weights.where(*unexpected.front()));
 }
 
 }  // namespace
@@ -150,7 +155,22 @@ void check_weights(const ModelConfig& config, const storage::WeightFiles& weight
                       "says " + config.quantization.description + ", but every linear of the weights is plain: " +
                           "remove the key if the weights were decoded, or download the weights again");
   }
-  warn_of_unexpected(names, config, weights);
+  report_unexpected(names, config, weights);
+}
+
+void log_parts_beside_text(const ModelConfig& config, const storage::WeightFiles& weights) {
+  std::map<std::string, double> sizes;
+  bool has_activation_scales = false;
+  for (const auto& [name, entry] : weights.entries()) {
+    const std::string part = storage::part_beside_text(entry.name);
+    if (!part.empty()) sizes[part] += static_cast<double>(entry.num_bytes());
+    has_activation_scales = has_activation_scales || name.ends_with(".activation_scale");
+  }
+  std::vector<std::string> parts;
+  for (const auto& [part, bytes] : sizes) parts.push_back(fmt::format("{} ({})", part, format_bytes(bytes)));
+  const std::string folder = config.path.parent_path().string();
+  if (!parts.empty()) log_info("{}: only the text model is used, not {}", folder, join(parts));
+  if (has_activation_scales) log_info("{}: activation_scale is not used: activations are not quantised", folder);
 }
 
 void refuse_quantised(const ModelConfig& config, std::string_view what) {

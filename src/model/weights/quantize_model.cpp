@@ -54,10 +54,15 @@ class Quantizer {
         files_(storage::open_model_weights(request.model)) {
     refuse_quantised(config_, "quantising");
     check_weights(config_, files_);
+    log_parts_beside_text(config_, files_);
+    for (const auto& [name, entry] : files_.entries()) {
+      const std::string module = "model." + storage::part_beside_text(entry.name);
+      if (module != "model." && std::ranges::count(skipped_, module) == 0) skipped_.push_back(module);
+    }
     for (const TensorSpec& spec : linear_tensors(config_)) {
       const std::string linear = spec.module();
       if (!request.linears.empty() && !request.linears.contains(linear)) {
-        skipped_.push_back(linear);
+        skipped_.push_back(name_in_class(linear, config_.module_prefix));
         continue;
       }
       linears_[spec.name] = quantised_storage(request.format, spec.shape[0], spec.shape[1], request.nested);
@@ -69,16 +74,13 @@ class Quantizer {
   /// The weights, and an index if the source has several files.
   std::vector<FileToWrite> weight_files(QuantizeResult& result) {
     std::vector<FileToWrite> written;
-    for (const auto& file : files_.files()) {
-      FileToWrite out{file.path().filename().string(), "", {}};
-      for (const auto& entry : file.tensors()) {
-        const storage::TensorEntry* source = files_.find(entry.name);
-        if (source == nullptr) continue;  // in the file, but not in the index
-        linears_.contains(entry.name) ? add_linear(*source, out) : add_plain(*source, out);
-      }
-      num_tensors_ += std::ssize(out.tensors);
-      if (!out.tensors.empty()) written.push_back(std::move(out));
+    for (const auto& file : files_.files()) written.push_back({file.path().filename().string(), "", {}});
+    for (const auto& [name, entry] : files_.entries()) {
+      FileToWrite& out = written[entry.file];
+      linears_.contains(name) ? add_linear(name, entry, out) : add_plain(entry, out);
     }
+    for (const FileToWrite& file : written) num_tensors_ += std::ssize(file.tensors);
+    std::erase_if(written, [](const FileToWrite& file) { return file.tensors.empty(); });
     result.num_linears = std::ssize(linears_);
     result.weight_bytes = add_index(written, files_.files().size() > 1);
     return written;
@@ -103,13 +105,14 @@ class Quantizer {
     });
   }
 
-  void add_linear(const storage::TensorEntry& entry, FileToWrite& out) {
+  /// `weight`: the name in the text model; the parts get the name in the file.
+  void add_linear(const std::string& weight, const storage::TensorEntry& entry, FileToWrite& out) {
     using Part = at::Tensor kernels::QuantizedWeight::*;
-    const LinearStorage& storage = linears_.at(entry.name);
+    const LinearStorage& storage = linears_.at(weight);
     const std::int64_t O = storage.out_features, D = storage.in_features, num_scales = storage.num_scales();
     const std::string linear = entry.name.substr(0, entry.name.rfind('.'));
     const auto part = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape, Part tensor) {
-      add(out, name, dtype, std::move(shape), [this, &entry, tensor] { return bytes_of(quantised(entry).*tensor); });
+      add(out, name, dtype, std::move(shape), [this, weight, tensor] { return bytes_of(quantised(weight).*tensor); });
     };
     switch (storage.format) {
       case LinearFormat::kInt8:
@@ -129,8 +132,8 @@ class Quantizer {
          &kernels::QuantizedWeight::scales);
     part(entry.name + ".quant_map", DType::kF32, {16}, &kernels::QuantizedWeight::map);
     add(out, entry.name + ".quant_state.bitsandbytes__nf4", DType::kU8, {static_cast<std::int64_t>(kStateBytes)},
-        [this, &entry] {
-          state_ = quant_state(quantised(entry), entry.dtype);
+        [this, weight, dtype = entry.dtype] {
+          state_ = quant_state(quantised(weight), dtype);
           return std::string_view(state_);
         });
     if (!request_.nested) return;
@@ -140,18 +143,18 @@ class Quantizer {
   }
 
   /// The linear, quantised along with all others of its file.
-  const kernels::QuantizedWeight& quantised(const storage::TensorEntry& entry) {
-    const auto found = quantised_.find(entry.name);
+  const kernels::QuantizedWeight& quantised(const std::string& weight) {
+    const auto found = quantised_.find(weight);
     if (found != quantised_.end()) return found->second;
     quantised_.clear();
     WeightReader reader(files_, at::kCPU);
     for (const auto& [name, storage] : linears_) {
       const storage::TensorEntry* other = files_.find(name);
-      if (other->file != entry.file) continue;
+      if (other->file != files_.find(weight)->file) continue;
       read_and_quantize(files_, *other, storage, at::kCPU, reader, quantised_[name]);
     }
     reader.read();
-    return quantised_.at(entry.name);
+    return quantised_.at(weight);
   }
 
   const QuantizeRequest& request_;

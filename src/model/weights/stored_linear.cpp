@@ -63,12 +63,15 @@ constexpr Format kFormats[] = {{LinearFormat::k4Bit, "nf4", k4BitParts},
                                {LinearFormat::kFp8, "fp8", kFp8Parts},
                                {LinearFormat::kPlain, "", kOtherParts}};
 
+std::string part_name(const std::string& weight, const char* part) {
+  return weight.substr(0, weight.size() - std::strlen("weight")) + part;
+}
+
 std::vector<const TensorEntry*> parts_of(const std::string& weight, std::span<const char* const> names,
                                          const storage::WeightFiles& files) {
-  const std::string prefix = weight.substr(0, weight.size() - std::strlen("weight"));
   std::vector<const TensorEntry*> found;
   for (const char* name : names) {
-    if (const auto* entry = files.find(prefix + name)) found.push_back(entry);
+    if (const auto* entry = files.find(part_name(weight, name))) found.push_back(entry);
   }
   return found;
 }
@@ -363,8 +366,9 @@ void require_finite_scales(const StoredLinear& linear, const storage::WeightFile
 std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights) {
   std::vector<std::string> names;
   for (const Format& format : kFormats) {
-    for (const TensorEntry* part : parts_of(name, format.parts, weights)) names.push_back(part->name);
+    for (const char* part : format.parts) names.push_back(part_name(name, part));
   }
+  std::erase_if(names, [&](const std::string& part) { return weights.find(part) == nullptr; });
   return names;
 }
 

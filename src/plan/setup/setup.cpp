@@ -121,6 +121,8 @@ AdapterSetup choose_adapters(const Profile& profile, const lora::ModelFiles& fil
   if (setup.specs.empty()) return setup;
   set_token_rows(profile.adapter.init_adapter, files, setup);
   if (!setup.config.file.empty()) lora::check_patterns(setup.config, files.config);
+  setup.config.lora_target_modules = lora::explicit_targets(setup.specs, files.config);
+  setup.config.module_prefix = files.config.module_prefix;
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
                                          : !profile.model.base_model_name.empty() ? profile.model.base_model_name
@@ -177,6 +179,7 @@ void load_model(const Profile& profile, const RunDevice& device, const lora::Mod
                 const AdapterSetup& adapters, const LoadOptions& options, LoadedModel& loaded) {
   model::check_rope_supported(files.config, options.max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
+  model::log_parts_beside_text(files.config, weight_files);
   loaded.weights_fingerprint = weight_files.fingerprint();
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + loaded.weights_fingerprint);
   assemble_model(profile, device, files, adapters, options, &weight_files, loaded);

@@ -38,13 +38,14 @@ AdapterConfig adapter_config() {
   config.lora_alpha = 3;
   config.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj"}, {}};
   config.base_model_name_or_path = "org/model";
+  config.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj"}, ""};
   return config;
 }
 
 void save(const TemporaryFolder& folder, const model::Trainables& values, Precision dtype = Precision::kFp32,
           const AdapterConfig& config = adapter_config()) {
   storage::AtomicFolder target(folder.path());
-  target.write(adapter_files(config, {"q_proj"}, values, dtype));
+  target.write(adapter_files(config, values, dtype));
   target.commit();
 }
 
@@ -123,7 +124,7 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
 }
 
 TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
-  const json plain = json::parse(adapter_config_json(adapter_config(), {"q_proj"}));
+  const json plain = json::parse(adapter_config_json(adapter_config()));
   EXPECT_EQ(plain.at("use_dora"), false);
   for (const auto& name : flagged_kinds()) {
     const std::string flag = "use_" + name;
@@ -139,7 +140,7 @@ TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
     const TemporaryFolder folder;
     AdapterConfig config = adapter_config();
     config.kind = *kind;
-    write_file_atomic(folder / "adapter_config.json", adapter_config_json(config, {"q_proj"}));
+    write_file_atomic(folder / "adapter_config.json", adapter_config_json(config));
     EXPECT_EQ(json::parse(read_file(folder / "adapter_config.json"))[flag], true);
     EXPECT_EQ(read_adapter_config(folder.path()).kind, *kind);
   }

@@ -98,10 +98,11 @@ TEST(LoraPlan, MistakesOfAnAdapterFileNameTheFile) {
 }
 
 TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
-  EXPECT_EQ(explicit_targets(plan_adapters(with_names({"v_proj", "q_proj"}), config()), config()),
+  EXPECT_EQ(explicit_targets(plan_adapters(with_names({"v_proj", "q_proj"}), config()), config()).names,
             (std::vector<std::string>{"q_proj", "v_proj"}));
   const auto specs = plan_adapters(with_names({"v_proj", "layers.3.mlp.up_proj"}), config());
-  EXPECT_EQ(explicit_targets(specs, config()), (std::vector<std::string>{"model.layers.3.mlp.up_proj", "v_proj"}));
+  EXPECT_EQ(explicit_targets(specs, config()).names,
+            (std::vector<std::string>{"model.layers.3.mlp.up_proj", "v_proj"}));
 }
 
 TEST(LoraPlan, KnowsTheFirstAdaptedLayer) {

@@ -62,8 +62,9 @@ inline void write_merge_adapter(const std::filesystem::path& folder, const std::
   }
   make_folder(folder);
   storage::write_safetensors(folder / "adapter_model.safetensors", tensors);
-  write_file_atomic(folder / "adapter_config.json",
-                    lora::adapter_config_json({options, "", "org/base"}, lora::explicit_targets(specs, config)));
+  lora::AdapterConfig written{options, "", "org/base"};
+  written.lora_target_modules = lora::explicit_targets(specs, config);
+  write_file_atomic(folder / "adapter_config.json", lora::adapter_config_json(written));
 }
 
 }  // namespace lora_train::testing_support

@@ -35,6 +35,7 @@ struct Buffers {
         positions(1, s.num_tokens),
         cos(kPositions, s.E / 2),
         sin(kPositions, s.E / 2),
+        q_scale(1, kPositions),
         rstd(s.num_q + s.num_k, s.num_tokens, 2),
         x(s.rows(s.qk())),
         raw(s.num_tokens, s.qk(), 8),
@@ -47,9 +48,10 @@ struct Buffers {
     positions.fill([](auto, auto n) { return static_cast<float>((n * 7 + 3) % kPositions); });
     cos.fill_uniform(1);
     sin.fill_uniform(2);
+    q_scale.fill_uniform(7);
     for (auto* values : {&q, &k, &v, &q_weight, &k_weight}) values->fill_uniform(3);
   }
-  RotationTable table() { return {positions.data(), cos.read(), sin.read()}; }
+  RotationTable table() { return {positions.data(), cos.read(), sin.read(), q_scale.data()}; }
   QkNormWeights<T> weights() { return {q_weight.data(), k_weight.data()}; }
   QkvGradients<T> apart() { return {q.read(), k.read(), v.read(), s.num_tokens}; }
   /// In dx, where v is.
@@ -64,14 +66,14 @@ struct Buffers {
         x.fill_uniform(5);
         rope_cuda(x.rows(), table(), inverse, s.num_tokens, s.heads(), nullptr);
       };
-      expect_guarded(turn, {&x}, {&positions, &cos, &sin});
+      expect_guarded(turn, {&x}, {&positions, &cos, &sin, &q_scale});
     }
     const auto norm_and_turn = [&] {
       x.fill_uniform(5);
       qk_norm_rope_forward_cuda(x.rows(), table(), weights(), kEps, raw.rows(), rstd.rows(), s.num_tokens, s.heads(),
                                 nullptr);
     };
-    expect_guarded(norm_and_turn, {&x, &raw, &rstd}, {&positions, &cos, &sin, &q_weight, &k_weight});
+    expect_guarded(norm_and_turn, {&x, &raw, &rstd}, {&positions, &cos, &sin, &q_scale, &q_weight, &k_weight});
   }
   void expect_backward() {
     const std::int64_t all = s.num_tokens + kMore;
@@ -82,7 +84,8 @@ struct Buffers {
       qk_norm_rope_backward_cuda(d, raw.read(), rstd.read(), table(), weights(), dx.rows(), num_tokens, s.heads(),
                                  nullptr);
     };
-    const std::vector<GuardedBytes*> inputs = {&positions, &cos, &sin, &q, &k, &v, &raw, &rstd, &q_weight, &k_weight};
+    const std::vector<GuardedBytes*> inputs = {&positions, &cos, &sin,  &q_scale,  &q,       &k,
+                                               &v,         &raw, &rstd, &q_weight, &k_weight};
     expect_guarded([&] { turn(apart(), all); }, {&dx}, inputs);
     expect_guarded([&] { turn(in_place(), s.num_tokens); }, {&dx}, inputs);
     expect_guarded([&] { through_norm(apart(), all); }, {&dx}, inputs);
@@ -97,14 +100,14 @@ struct Buffers {
         qk_norm_weight_gradient_cuda(apart(), raw.read(), rstd.read(), table(), dq.data(), has_k ? dk.data() : nullptr,
                                      workspace.data(), s.heads(), nullptr);
       };
-      expect_guarded(launch, {&dq, &dk}, {&positions, &cos, &sin, &q, &k, &raw, &rstd});
+      expect_guarded(launch, {&dq, &dk}, {&positions, &cos, &sin, &q_scale, &q, &k, &raw, &rstd});
       EXPECT_TRUE(workspace.is_intact());
     }
   }
 
   Shape s;
   Guarded<std::int32_t> positions;
-  Guarded<float> cos, sin, rstd;
+  Guarded<float> cos, sin, q_scale, rstd;
   Guarded<T> x, raw, q, k, v, dx, q_weight, k_weight;
 };
 

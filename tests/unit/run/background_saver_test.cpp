@@ -97,7 +97,7 @@ struct SmallRun : Trained {
     write_file_atomic(folder / "metrics.jsonl", "{}\n");
   }
 
-  SavedParts parts() const { return {section, nullptr, {}, parameters, optimizer, contents}; }
+  SavedParts parts() const { return {section, nullptr, parameters, optimizer, contents}; }
 
   /// Saves step 1 through `ops`. How many operations came before training goes on.
   std::size_t save(RecordingFileOps& ops, std::int64_t free_memory) const {
@@ -163,7 +163,7 @@ bool equal(const Trained& a, const Trained& b) {
 
 void write(const TemporaryFolder& folder, const Trained& saved) {
   storage::AtomicFolder target(folder / "checkpoint");
-  target.write(checkpoint_files(nullptr, {}, saved.parameters, saved.optimizer));
+  target.write(checkpoint_files(nullptr, saved.parameters, saved.optimizer));
   target.commit();
 }
 

@@ -18,7 +18,7 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
+enum class Family { kQwen2, kQwen3, kMistral, kMinistral3, kLlama, kGemma3, kGranite };
 
 /// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
 /// on its batch. They are supported up to that length only (check_rope_supported).
@@ -37,6 +37,9 @@ struct RopeConfig {
   double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0 = not given
   bool truncate = true;                               ///< yarn: whole correction dims
   std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
+  /// llama_4_scaling_beta: rotated q times 1 + beta ln(1 + floor(position / original_max_position_embeddings)). 0: no
+  /// such scale.
+  double query_scale_beta = 0;
 };
 
 enum class LinearFormat {
@@ -60,13 +63,16 @@ struct QuantizationConfig {
 struct ModelConfig {
   std::filesystem::path path;  ///< path of config.json, for messages
   Family family = Family::kQwen2;
-  std::string architecture;  ///< "Qwen2ForCausalLM"
+  std::string architecture;  ///< "Qwen2ForCausalLM", or the class that the text model is part of
+  /// Begins the names of the text model's modules in that class, as transformers 5 and PEFT have them:
+  /// "model.language_model." inside a wrapper.
+  std::string module_prefix = "model.";
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   std::int64_t added_rows = 0;  ///< the last rows of vocab_size, which the files lack (make_room)
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
-  bool tie_word_embeddings = false;
+  bool tie_word_embeddings = false;  ///< true: no head of its own (read_model_config looks at the tensors as well)
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
   bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
@@ -90,6 +96,8 @@ struct ModelConfig {
   std::int64_t context_length() const;
   /// The number of positions that check_rope_supported accepts: context_length(), or fewer.
   std::int64_t supported_length() const;
+  /// True if a class with towers holds the text model.
+  bool is_in_wrapper() const { return module_prefix != "model."; }
   /// Rows of embedding and head in the files.
   std::int64_t stored_rows() const { return vocab_size - added_rows; }
 };
@@ -97,12 +105,14 @@ struct ModelConfig {
 /// If vocab_size is too small for ids below num_ids, enlarges it to the next multiple of `multiple`.
 void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple = 64);
 
-/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
-/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range,
+/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent. Of
+/// a class that holds towers as well, reads the text model: the object text_config, and what stands at the top first
+/// (architectures, quantization_config, tie_word_embeddings, token ids). If the folder's weights have a head that
+/// differs from the embedding, the head counts, whatever tie_word_embeddings says, as in transformers 5. Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range,
 /// for sizes that do not fit together, and for anything unsupported (another architecture, activation or quantisation,
 /// other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
-/// The same for the text of a config.json; `path` is for messages.
+/// The same for the text of a config.json, without weights; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
 
 enum class WeightKind { kEmbedding, kNorm, kLinear, kBias, kHead };
@@ -127,10 +137,13 @@ std::int64_t num_parameters(const ModelConfig& config);
 
 /// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
 /// Linears may be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
-/// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
-/// Throws FormatError: where = "file: tensor" for the first tensor that is missing or has another shape or dtype, and
-/// where = "file: quantization_config" if quantised linears are declared and none is.
+/// Warns about unexpected tensors, except rotary inv_freq buffers, a tied head that is stored as well, and towers; in a
+/// wrapper, refuses them. Throws FormatError: where = "file: tensor" for the first tensor that is missing, unexpected or
+/// has another shape or dtype, and where = "file: quantization_config" if quantised linears are declared and none is.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// Logs which towers and other parts of the files are not used, with their sizes.
+void log_parts_beside_text(const ModelConfig& config, const storage::WeightFiles& weights);
 
 /// Throws FormatError (file: quantization_config) if the folder is quantised. `what` begins the message: "training".
 void refuse_quantised(const ModelConfig& config, std::string_view what);
@@ -141,6 +154,9 @@ void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
 std::vector<float> rope_inv_freq(const ModelConfig& config);
 /// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);
+/// The factors of q by its position in the document (RopeConfig::query_scale_beta), for positions below num_positions,
+/// computed in fp32 as transformers does. Empty: none.
+std::vector<float> query_scales(const ModelConfig& config, std::int64_t num_positions);
 
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();

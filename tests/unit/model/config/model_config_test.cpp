@@ -98,7 +98,7 @@ TEST(ModelConfig, FollowsLayerTypes) {
   const std::string mixed = R"({"layer_types": ["full_attention", "sliding_attention"]})",
                     where = "config.json: layer_types";
   testing_support::expect_refused([&] { mistral(mixed); }, where, {"sliding_window"});
-  testing_support::expect_refused([&] { llama(mixed); }, where, {"llama family"});
+  testing_support::expect_refused([&] { llama(mixed); }, where, {"this family"});
   EXPECT_NO_THROW(mistral(R"({"layer_types": ["sliding_attention", "sliding_attention"]})"));
 }
 
