@@ -2,18 +2,23 @@
 that the model is on."""
 
 import contextlib
+import json
 import math
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+import transformers
 from peft import PeftModel
 from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Trainer, get_scheduler
+from transformers import Trainer, get_scheduler
 
 
 def load_base(model_dir, dtype=torch.float32):
-    return AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="eager").eval()
+    """In the class that config.json names: AutoModelForCausalLM does not know those with towers."""
+    of_class = getattr(transformers, json.loads((Path(model_dir) / "config.json").read_text())["architectures"][0])
+    return of_class.from_pretrained(model_dir, dtype=dtype, attn_implementation="eager").eval()
 
 
 def load_peft(model_dir, adapter_dir, dtype=torch.float32):

@@ -1,0 +1,160 @@
+"""Text models inside wrappers, and the flat classes that came with them, against transformers' class that config.json names."""
+
+import functools
+import json
+import shutil
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import engine
+import family_case
+import oracle
+from first_step import check
+from generation import by_transformers, ids_of, load, probe, request_for
+
+WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text")]
+BESIDE = ("visual.", "vision_tower.", "multi_modal_projector.", "audio_tower.")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """family(name) makes a case once."""
+    @functools.cache
+    def get(name):
+        if name not in family_case.OWN and not (family_case.DATA / name).exists():
+            pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
+        return family_case.make(name, tmp_path_factory.mktemp("family"))
+    return get
+
+
+@pytest.fixture(scope="module")
+def references(family):
+    """references(name): (case, loss, gradients under the names of the text class), made once."""
+    @functools.cache
+    def get(name):
+        case = family(name)
+        loss, gradients = oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
+        return case, loss, {key.replace(".language_model.", "."): value for key, value in gradients.items()}
+    return get
+
+
+def probe_step(case, tmp_path, **changes):
+    return engine.probe(engine.profile_for(case, tmp_path / "run", **changes), tmp_path)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_step_1(references, tmp_path, name, packing):
+    case, loss, reference = references(name)
+    layout = dict(packing=True, micro_batch_size=1, global_batch_size=1, max_seq_len=sum(family_case.LENGTHS)) if packing else {}
+    check(case, *probe_step(case, tmp_path, **layout), loss, reference)
+
+
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_the_published_config(references, tmp_path, name):
+    """Keys as they were published, where transformers writes them anew, give the same numbers."""
+    case, loss, reference = references(name)
+    shutil.copytree(case.model_dir, tmp_path / "model")
+    family_case.write_config(tmp_path / "model", family_case.published_config(name))
+    check(case, *probe_step(case, tmp_path, model=str(tmp_path / "model")), loss, reference)
+
+
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_bf16(family, tmp_path, name):
+    case = family(name)
+    loss = oracle.loss(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
+    facts, _ = probe_step(case, tmp_path, precision="bf16", base_precision="bf16")
+    assert facts["loss"] == pytest.approx(loss, rel=0.01)
+
+
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_greedy_ids(family, tmp_path, name):
+    case = family(name)
+    model = load(case, adapter=True)
+    prompts = [row["input_ids"] for row in case.rows]
+    assert ids_of(probe(request_for(case, prompts), tmp_path)) == [by_transformers(model, ids) for ids in prompts]
+
+
+def raw_tensors(folder):
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            tensors.update({name: file.get_tensor(name) for name in file.keys()})
+    return tensors
+
+
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_merge(family, tmp_path, name):
+    case = family(name)
+    out = tmp_path / "merged"
+    engine.run("lora-train", "merge", "--model", case.model_dir, "--adapter", case.adapter_dir, "--output-dir", out)
+    before, after = raw_tensors(case.model_dir), raw_tensors(out)
+    assert before.keys() == after.keys()
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed == {key for key in before if key.endswith("_proj.weight") and ".layers." in key and
+                       not key.removeprefix("model.").startswith(BESIDE)}
+    merged = oracle.load_peft(case.model_dir, case.adapter_dir).merge_and_unload()
+    ids = torch.tensor([case.rows[0]["input_ids"]])
+    with torch.no_grad():
+        expected, got = merged(input_ids=ids).logits, oracle.load_base(out)(input_ids=ids).logits
+    assert float((got - expected).abs().max() / expected.abs().max()) < 1e-5
+    assert json.loads((out / "config.json").read_text()) == json.loads((case.model_dir / "config.json").read_text())
+
+
+@pytest.mark.parametrize("name", family_case.NAMES)
+def test_peft_loads_the_adapter_of_a_run_on_the_class(family, tmp_path, name):
+    """Every tensor has its module and every module its tensor, none beside the text; the loss is ours."""
+    case = family(name)
+    run = tmp_path / "run"
+    profile = engine.profile_for(case, run, init_adapter="unset", lora_r=4, max_steps=2, micro_batch_size=2, global_batch_size=4,
+                                 learning_rate=1e-2)
+    engine.train(profile, tmp_path)
+    adapter = run / "adapter"
+    model = PeftModel.from_pretrained(oracle.load_base(case.model_dir), adapter, is_trainable=True).eval()
+    in_model = {key: value.detach() for key, value in oracle.trainable(model).items()}
+    in_file = load_file(adapter / "adapter_model.safetensors")
+    assert in_file.keys() == in_model.keys()
+    assert all(torch.equal(in_file[key], in_model[key]) for key in in_file)
+    is_wrapper = name in WRAPPERS
+    assert all(key.startswith("base_model.model.model.language_model.layers.") == is_wrapper for key in in_file)
+    ours = engine.evaluate(dict(profile, eval_datasets=profile["datasets"]), tmp_path, adapter=adapter)
+    assert ours[0]["loss"] == pytest.approx(oracle.loss(model, case.rows), rel=1e-6)
+    base = oracle.loss(oracle.load_base(case.model_dir), case.rows)
+    assert abs(base - ours[0]["loss"]) > 1e-3, "the adapter changes nothing: this test tests nothing"
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen3_vl"])
+def test_the_adapter_of_the_text_class_is_read_too(references, tmp_path, name):
+    """And that of transformers 4, for Mistral 3."""
+    case, loss, reference = references(name)
+    for form in ("model.", "language_model.model."):
+        adapter = tmp_path / form
+        shutil.copytree(case.adapter_dir, adapter)
+        file = adapter / "adapter_model.safetensors"
+        family_case.rewrite_file(file, lambda key, tensor: [(key.replace("model.language_model.", form), tensor)])
+        check(case, *probe_step(case, tmp_path, init_adapter=str(adapter)), loss, reference)
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model.model.", ""])
+def test_prefixes_of_the_files(references, tmp_path, prefix):
+    """A text class whose tensors still have the names of the wrapper, or none."""
+    case, loss, reference = references("ministral3_text")
+    model = tmp_path / "model"
+    shutil.copytree(case.model_dir, model)
+    family_case.rewrite_file(model / "model.safetensors", lambda key, tensor: [(key.replace("model.", prefix, 1), tensor)])
+    check(case, *probe_step(case, tmp_path, model=str(model)), loss, reference)
+
+
+@pytest.mark.parametrize("tied", [None, True, False])
+def test_a_head_in_the_files_counts(references, tmp_path, tied):
+    """Whatever tie_word_embeddings says; Mistral3Config's default is true."""
+    case, loss, reference = references("mistral3")
+    model = tmp_path / "model"
+    shutil.copytree(case.model_dir, model)
+    config = {key: value for key, value in family_case.published_config("mistral3").items() if key != "tie_word_embeddings"}
+    family_case.write_config(model, config if tied is None else dict(config, tie_word_embeddings=tied))
+    check(case, *probe_step(case, tmp_path, model=str(model)), loss, reference)
