@@ -1,6 +1,7 @@
 #include "lora_train/lora/adapter_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -131,6 +132,16 @@ LoraTargets read_targets(const AdapterConfigReader& reader) {
     listed.names.push_back(name.get<std::string>());
   }
   return listed;
+}
+
+/// For the card only; anything but the name of a class is none.
+std::string read_base_class(const AdapterConfigReader& reader) {
+  if (!reader.is_given("auto_mapping") || !reader.at("auto_mapping").is_object()) return {};
+  const Json name = reader.at("auto_mapping").value("base_model_class", Json());
+  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  return name.is_string() && std::ranges::all_of(name.get_ref<const std::string&>(), is_letter)
+             ? name.get<std::string>()
+             : std::string();
 }
 
 constexpr const char* kRowsKey = "trainable_token_indices";
@@ -304,6 +315,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   }
   config.use_rslora = reader.get<bool>("use_rslora", false);
   config.token_rows = read_token_rows(reader);
+  config.base_class = read_base_class(reader);
   return config;
 }
 
@@ -348,7 +360,9 @@ std::string adapter_config_json(const AdapterConfig& config) {
   Json ranks = Json::object(), alphas = Json::object();
   for (const auto& [name, value] : config.rank_pattern) ranks[name] = value;
   for (const auto& [name, value] : config.alpha_pattern) alphas[name] = number(value);
+  const Json auto_mapping = {{"base_model_class", config.base_class}, {"parent_library", "transformers"}};
   Json object = {{"alpha_pattern", alphas},
+                 {"auto_mapping", config.base_class.empty() ? Json() : auto_mapping},
                  {"base_model_name_or_path", config.base_model_name_or_path},
                  {"bias", "none"},
                  {"fan_in_fan_out", false},

@@ -30,7 +30,10 @@ std::string merged_config(const std::string& text, const MergeRequest& request, 
   if (!merged.is_base_quantised() && !has_rows && !request.dtype) return text;
   auto document = nlohmann::ordered_json::parse(text);
   if (merged.is_base_quantised()) document.erase("quantization_config");
-  if (has_rows) document["vocab_size"] = merged.config().vocab_size;
+  if (has_rows) {
+    auto& text_config = document.contains("text_config") ? document["text_config"] : document;
+    text_config["vocab_size"] = merged.config().vocab_size;
+  }
   const std::string edited = document.dump(2) + "\n";
   return request.dtype ? model::config_text_with_dtype(edited, *request.dtype) : edited;
 }

@@ -149,8 +149,8 @@ void add_other_files(const PortableRequest& request, const AdapterSource& source
   }
   if (!fs::exists(request.adapter / storage::kCardFile)) return;
   storage::FileToWrite card = storage::copy_of(request.adapter / storage::kCardFile);
-  card.text = with_usage_section(
-      card.text, {source.config.base_model_name_or_path, request.output_dir.string(), result.rank, true});
+  card.text = with_usage_section(card.text, {source.config.base_model_name_or_path, request.output_dir.string(),
+                                             result.rank, true, false, source.config.base_class});
   files.push_back(std::move(card));
 }
 

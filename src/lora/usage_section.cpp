@@ -32,8 +32,14 @@ std::string vllm_command(const AdapterUse& use) {
   if (use.has_token_rows) return "not possible: vLLM does not support trained token rows; serve the merged model.";
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
-    return fmt::format("```sh\nvllm serve {} --enable-lora --lora-modules {} --max-lora-rank {}\n```",
-                       shell_word(use.base), shell_word("my-adapter=" + use.adapter), rank);
+    const std::string names = use.base_class.empty()
+                                  ? ""
+                                  : fmt::format(
+                                        "\n\nThe adapter has the names of {}, the class that vLLM serves this "
+                                        "base as; a text-only copy of the base does not fit it.",
+                                        use.base_class);
+    return fmt::format("```sh\nvllm serve {} --enable-lora --lora-modules {} --max-lora-rank {}\n```{}",
+                       shell_word(use.base), shell_word("my-adapter=" + use.adapter), rank, names);
   }
   return fmt::format("not possible: vLLM supports ranks up to 512, and this adapter has {}.", use.largest_rank);
 }
@@ -48,10 +54,10 @@ std::string llama_cpp_command(const AdapterUse& use) {
 std::string peft_lines(const AdapterUse& use) {
   const std::string resize =
       use.vocab_size == 0 ? "" : fmt::format("base.resize_token_embeddings({})\n", use.vocab_size);
-  return "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-         "base = AutoModelForCausalLM.from_pretrained(" +
-         literal(use.base) + ")\n" + resize + "model = PeftModel.from_pretrained(base, " + literal(use.adapter) +
-         ")\ntokenizer = AutoTokenizer.from_pretrained(" + literal(use.adapter) + ")\n";
+  const std::string of_class = use.base_class.empty() ? "AutoModelForCausalLM" : use.base_class;
+  return "from peft import PeftModel\nfrom transformers import " + of_class + ", AutoTokenizer\nbase = " + of_class +
+         ".from_pretrained(" + literal(use.base) + ")\n" + resize + "model = PeftModel.from_pretrained(base, " +
+         literal(use.adapter) + ")\ntokenizer = AutoTokenizer.from_pretrained(" + literal(use.adapter) + ")\n";
 }
 
 std::string what_is_refused(const AdapterUse& use) {

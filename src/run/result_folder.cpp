@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "evaluation_schedule.h"
@@ -82,6 +83,7 @@ std::string model_card(const Run& run, const run_folder::TrainState& state) {
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
                        !config.use_rslora && config.rank_pattern.empty() && config.alpha_pattern.empty()};
   use.has_token_rows = !config.token_rows.empty();
+  use.base_class = config.base_class;
   if (model.config.added_rows > 0) use.vocab_size = model.config.vocab_size;
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
@@ -89,14 +91,26 @@ std::string model_card(const Run& run, const run_folder::TrainState& state) {
   return card;
 }
 
+/// Gives trained weights their names in the files of the base, and adds the towers that stand beside the text there.
+void complete_wrapper(const fs::path& base, std::vector<storage::TensorToWrite>& tensors) {
+  const auto files = std::make_shared<const storage::WeightFiles>(storage::open_model_weights(base));
+  for (storage::TensorToWrite& tensor : tensors) tensor.name = files->find(tensor.name)->name;
+  for (const auto& [name, entry] : files->entries()) {
+    if (storage::part_beside_text(entry.name).empty()) continue;
+    tensors.push_back({entry.name, entry.dtype, entry.shape, {}, [files, &entry] { return files->bytes(entry); }});
+  }
+}
+
 /// The weights of full fine-tuning in save_dtype, and a config.json that names this dtype.
 Files full_model(const Run& run, const model::Trainables& parameters) {
   const bool as_bf16 = run.profile().run.save_dtype == Precision::kBf16;
+  std::vector<storage::TensorToWrite> tensors =
+      model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat);
+  if (run.files.config.is_in_wrapper()) complete_wrapper(run.files.resolved.folder, tensors);
   auto config = nlohmann::ordered_json::parse(read_file(run.files.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
-  return {{storage::kWeightsFile, "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
-          {storage::kConfigFile, config.dump(2) + "\n"}};
+  return {{storage::kWeightsFile, "", std::move(tensors)}, {storage::kConfigFile, config.dump(2) + "\n"}};
 }
 
 Files adapter(const Run& run, const model::Trainables& parameters, const run_folder::TrainState& state) {

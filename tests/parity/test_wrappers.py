@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 import engine
 import family_case
 import oracle
+import random_case
 from first_step import check
 from generation import by_transformers, ids_of, load, probe, request_for
 
@@ -158,3 +160,60 @@ def test_a_head_in_the_files_counts(references, tmp_path, tied):
     config = {key: value for key, value in family_case.published_config("mistral3").items() if key != "tie_word_embeddings"}
     family_case.write_config(model, config if tied is None else dict(config, tie_word_embeddings=tied))
     check(case, *probe_step(case, tmp_path, model=str(model)), loss, reference)
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen2_5_vl"])
+def test_full_finetuning_writes_the_whole_wrapper(family, tmp_path, name):
+    case = family(name)
+    profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", adapter="none", max_steps=2, learning_rate=1e-3,
+                                 save_dtype="fp32")
+    engine.train(profile, tmp_path)
+    out = tmp_path / "run/model"
+    before, after = raw_tensors(case.model_dir), raw_tensors(out)
+    assert before.keys() == after.keys()
+    same = {key for key in before if torch.equal(before[key], after[key])}
+    assert same == {key for key in before if key.startswith(BESIDE)} != set()
+    ours = engine.evaluate(dict(profile, model=str(out), eval_datasets=profile["datasets"]), tmp_path)
+    assert ours[0]["loss"] == pytest.approx(oracle.loss(oracle.load_base(out), case.rows), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ministral3", "gemma3"])
+def test_the_card_names_the_class(family, tmp_path, name):
+    case = family(name)
+    profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", use_rslora=True, max_steps=1)
+    engine.train(profile, tmp_path)
+    engine.run("lora-train", "merge", "--portable", "--adapter", tmp_path / "run/adapter", "--output-dir", tmp_path / "portable")
+    of_class = family_case.published_config(name)["architectures"][0]
+    for folder in (tmp_path / "run/adapter", tmp_path / "portable"):
+        card = (folder / "README.md").read_text()
+        assert f"from transformers import {of_class}, AutoTokenizer\n" in card and f"names of {of_class}" in card
+        assert json.loads((folder / "adapter_config.json").read_text())["auto_mapping"]["base_model_class"] == of_class
+    plain, portable = (load_file(tmp_path / path / "adapter_model.safetensors") for path in ("run/adapter", "portable"))
+    assert plain.keys() == portable.keys()
+
+
+def test_a_query_scale_beyond_its_period(tmp_path):
+    """At the lengths of the release: the last tokens of a document of 16,500, beside another one in the same row."""
+    if not (family_case.DATA / "ministral3_text").exists():
+        pytest.skip(f"no ministral3_text in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
+    config = family_case.published_config("ministral3_text")
+    config.update(num_hidden_layers=1, max_position_embeddings=262144)
+    config["rope_parameters"].update(original_max_position_embeddings=16384)
+    torch.manual_seed(0)
+    of_class = transformers.Ministral3ForCausalLM
+    model = of_class._from_config(transformers.Ministral3Config.from_dict(config), attn_implementation="sdpa").eval()
+    family_case.spread(model)
+    model.save_pretrained(tmp_path / "model")
+    ids = torch.randint(20, 240, (16500 + 300,), generator=torch.Generator().manual_seed(2)).tolist()
+    rows = [{"input_ids": ids[16500:], "labels": ids[16500:]},
+            {"input_ids": ids[:16500], "labels": [-100] * 16400 + ids[16400:16500]}]
+    random_case.write_rows(tmp_path / "rows.jsonl", rows)
+    case = family_case.FamilyCase("long", tmp_path / "model", None, tmp_path / "rows.jsonl", rows)
+    profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", packing=True, micro_batch_size=1, global_batch_size=1,
+                                 max_seq_len=16800)
+    ours = engine.evaluate(dict(profile, eval_datasets=profile["datasets"]), tmp_path)[0]["loss"]
+    assert ours == pytest.approx(oracle.loss(model, rows), rel=1e-6)
+    config["rope_parameters"].pop("llama_4_scaling_beta")
+    family_case.write_config(tmp_path / "model", config)
+    without = engine.evaluate(dict(profile, eval_datasets=profile["datasets"]), tmp_path)[0]["loss"]
+    assert abs(without - ours) > 1e-4, "the scale changes nothing: this test tests nothing"

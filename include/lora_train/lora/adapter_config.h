@@ -26,6 +26,7 @@ struct AdapterConfig : AdapterSection {
   std::string base_model_name_or_path = {};
   std::string base_weights = {};         ///< fingerprint, for base_model.json, not read
   std::string module_prefix = "model.";  ///< of the class of the base (model::ModelConfig), not read
+  std::string base_class = {};  ///< auto_mapping: transformers' class of a base that holds towers too; else empty
   /// trainable_token_indices: a plain list means the embedding. `head` may repeat `embedding`: in PEFT, the two are
   /// then tied.
   model::TokenRows token_rows = {};

@@ -13,6 +13,7 @@ struct AdapterUse {
   std::int64_t largest_rank = 0;
   bool is_plain = true;         ///< neither rsLoRA nor rank and alpha patterns
   bool has_token_rows = false;  ///< trains rows of tokens
+  std::string base_class = {};  ///< transformers' class of the base; empty: AutoModelForCausalLM opens it
   std::int64_t vocab_size = 0;  ///< resize the base's embedding to this first; 0: not needed
 };
 

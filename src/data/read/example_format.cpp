@@ -159,6 +159,28 @@ bool may_lack_content(const Json& value, const std::string& role) {
   return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
 }
 
+constexpr const char* kOnlyText = "only text is trained: leave the example out, or put a description in its place";
+
+/// Refuses a content of parts that holds anything but text.
+void refuse_media_parts(const Json& content, const std::string& place) {
+  if (!content.is_array()) return;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string type = content[i].is_object() ? content[i].value("type", Json("text")).dump() : "\"text\"";
+    if (type != "\"text\"") throw DataError("", "{}[{}] has the type {}; {}", place, i, printable(type, 40), kOnlyText);
+  }
+}
+
+/// Refuses an example with images, audio or video in a column that nothing else reads. Tables write null or an empty
+/// list for none.
+void refuse_media_columns(const Json& example, const FieldMap& map) {
+  for (const char* column : {"image", "images", "audio", "audios", "video", "videos"}) {
+    const auto found = example.find(column);
+    const bool is_read = std::ranges::any_of(map, [&](const auto& field) { return field.second == column; });
+    if (found == example.end() || is_read || found->empty() || *found == "") continue;
+    throw DataError("", "\"{}\" is not empty; {}. If the text stands without it, remove the column", column, kOnlyText);
+  }
+}
+
 Message parse_message(const Json& value, const MessageList& list, const std::string& place) {
   if (!value.is_object())
     wrong_type(place, value, list.is_sharegpt ? "an object with from and value" : "an object with role and content");
@@ -181,6 +203,7 @@ Message parse_message(const Json& value, const MessageList& list, const std::str
     const std::string& text = string_of(field_of(content_field), content_place);
     calls = named(place, [&] { return tool_calls_of(text, keys.content); });
   } else if (optional_field(value, list.map, content_field) != nullptr || !may_lack_content(value, message.role)) {
+    refuse_media_parts(field_of(content_field), content_place);
     message.content = string_of(field_of(content_field), content_place);
   }
   message.json = template_json(value, keys, message.role, calls, place);
@@ -456,6 +479,7 @@ void check_field_map(const FieldMap& field_map) {
 }
 
 Sample parse_example(const Json& example, DatasetType type, const FieldMap& field_map) {
+  refuse_media_columns(example, field_map);
   for (const Layout& layout : layouts()) {
     if (layout.type == type) return layout.parse(example, field_map);
   }
