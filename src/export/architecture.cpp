@@ -51,6 +51,10 @@ bool has_rotated_pairs(const model::ModelConfig& config) {
   return config.family != Family::kQwen2 && config.family != Family::kQwen3 && config.family != Family::kGemma3;
 }
 
+bool is_qwen_vl(const model::ModelConfig& config) {
+  return config.is_in_wrapper() && (config.family == Family::kQwen2 || config.family == Family::kQwen3);
+}
+
 bool is_mistral3(const model::ModelConfig& config) {
   return config.family == Family::kMinistral3 || config.architecture == "Mistral3ForConditionalGeneration";
 }
@@ -124,6 +128,11 @@ void add_rope(const model::ModelConfig& config, const std::string& prefix, std::
   const auto& rope = config.rope;
   out.push_back({prefix + "rope.dimension_count", u32(config.head_dim)});
   out.push_back({prefix + "rope.freq_base", f32(rope.theta)});
+  if (is_qwen_vl(config)) {
+    std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
+    sections.push_back(0);
+    out.push_back({prefix + "rope.dimension_sections", sections});
+  }
   if (config.local_rope) out.push_back({prefix + "rope.freq_base_swa", f32(config.local_rope->theta)});
   if (rope.type != RopeType::kLinear && rope.type != RopeType::kYarn) return;
   out.push_back({prefix + "rope.scaling.type", std::string(rope_type_name(rope.type))});
@@ -158,8 +167,8 @@ void add_family(const model::ModelConfig& config, const std::string& prefix, std
 
 std::string architecture_name(const model::ModelConfig& config) {
   switch (config.family) {
-    case Family::kQwen2: return "qwen2";
-    case Family::kQwen3: return "qwen3";
+    case Family::kQwen2: return is_qwen_vl(config) ? "qwen2vl" : "qwen2";
+    case Family::kQwen3: return is_qwen_vl(config) ? "qwen3vl" : "qwen3";
     case Family::kGemma3: return "gemma3";
     case Family::kGranite: return "granite";
     case Family::kMinistral3: return "mistral3";
@@ -178,6 +187,9 @@ void check_architecture(const model::ModelConfig& config) {
   if (config.family == Family::kGemma3) check_gemma(config);
   if (config.rope.query_scale_beta != 0 && config.rope.type != RopeType::kYarn) {
     refuse(config, "llama_4_scaling_beta", "a scale of the queries without yarn cannot be exported");
+  }
+  if (is_qwen_vl(config) && config.rope.mrope_section.empty()) {
+    refuse(config, "mrope_section", "a model without it cannot be exported");
   }
   check_rope(config);
 }

@@ -11,7 +11,8 @@
 
 namespace lora_train::gguf {
 
-/// "llama" (Llama and Mistral), "qwen2", "qwen3", "gemma3" or "granite": general.architecture.
+/// "llama" (Llama and Mistral), "mistral3" (Ministral 3 and text inside Mistral 3), "qwen2", "qwen3", "qwen2vl",
+/// "qwen3vl" (inside Qwen's vision models), "gemma3" or "granite": general.architecture.
 std::string architecture_name(const model::ModelConfig& config);
 
 /// Throws FormatError (config.json: key) if llama.cpp would compute differently or refuse to load the model.

@@ -217,3 +217,44 @@ def test_a_query_scale_beyond_its_period(tmp_path):
     family_case.write_config(tmp_path / "model", config)
     without = engine.evaluate(dict(profile, eval_datasets=profile["datasets"]), tmp_path)[0]["loss"]
     assert abs(without - ours) > 1e-4, "the scale changes nothing: this test tests nothing"
+
+
+def store_as_fp8(case, folder, scale_shape):
+    """A copy of the model with E4M3 linears of the text as Mistral publishes them, and one whose weights are what these decode to."""
+    coded, plain = folder / "fp8", folder / "decoded"
+    for copy in (coded, plain):
+        shutil.copytree(case.model_dir, copy)
+
+    def parts(key, tensor):
+        if not key.endswith("_proj.weight") or key.startswith(BESIDE):
+            return [(key, tensor)], [(key, tensor)]
+        scale = tensor.abs().max() / 448
+        codes = (tensor / scale).to(torch.float8_e4m3fn)
+        linear = key.removesuffix("weight")
+        return ([(key, codes), (linear + "weight_scale_inv", scale.reshape(scale_shape)),
+                 (linear + "activation_scale", torch.tensor(0.5).reshape(scale_shape))], [(key, codes.float() * scale)])
+
+    family_case.rewrite_file(coded / "model.safetensors", lambda key, tensor: parts(key, tensor)[0])
+    family_case.rewrite_file(plain / "model.safetensors", lambda key, tensor: parts(key, tensor)[1])
+    config = json.loads((coded / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
+                                     "dequantize": False, "modules_to_not_convert": ["model.vision_tower", "lm_head"]}
+    family_case.write_config(coded, config)
+    return coded, plain
+
+
+@pytest.mark.parametrize("scale_shape", [(), (1,)])
+def test_one_fp8_scale_a_matrix(family, tmp_path, scale_shape):
+    case = family("ministral3")
+    coded, plain = store_as_fp8(case, tmp_path, scale_shape)
+    loss, reference = oracle.gradients(oracle.load_peft(plain, case.adapter_dir), case.rows)
+    reference = {key.replace(".language_model.", "."): value for key, value in reference.items()}
+    check(case, *probe_step(case, tmp_path, model=str(coded), base_precision="unset"), loss, reference)
+    said = engine.start("lora-train", "merge", "--model", coded, "--adapter", case.adapter_dir, "--output-dir", tmp_path / "kept",
+                        "--keep-quantised", "--no-check")
+    assert said.returncode == 0 and "activation_scale is not used" in said.stderr, said.stderr
+    before, after = raw_tensors(coded), raw_tensors(tmp_path / "kept")
+    tower = [key for key in before if key.startswith(BESIDE)]
+    assert tower and all(torch.equal(before[key], after[key]) for key in tower)
+    skipped = json.loads((tmp_path / "kept/config.json").read_text())["quantization_config"]["modules_to_not_convert"]
+    assert {"model.vision_tower", "model.multi_modal_projector"} <= set(skipped)

@@ -27,20 +27,9 @@ RopeType read_type(const ConfigReader& rope) {
   rope.reject(key, "\"{}\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3", name);
 }
 
-void refuse_other_kinds(const ConfigReader& reader, const ModelConfig& config) {
+void refuse_other_kinds(const ConfigReader& reader) {
   if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
     reader.reject("partial_rotary_factor", "rotating only part of each head is not supported; expected 1.0");
-  }
-  if (reader.is_given("mrope_section")) {
-    // The three positions of a text token are equal, so that the sections turn as plain RoPE does.
-    const std::vector<double> sections = reader.numbers("mrope_section");
-    const double pairs = std::accumulate(sections.begin(), sections.end(), 0.0);
-    if (2 * pairs != static_cast<double>(config.head_dim)) {
-      reader.reject("mrope_section",
-                    "holds {} pairs in total; expected half of head_dim, which is {}: only sections over whole heads "
-                    "equal plain RoPE for text",
-                    pairs, config.head_dim);
-    }
   }
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
     if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per layer type are not supported");
@@ -89,6 +78,17 @@ void read_llama3(const ConfigReader& rope, RopeConfig& out) {
   out.high_freq_factor = rope.positive("high_freq_factor");
   if (out.high_freq_factor <= out.low_freq_factor)
     rope.reject("high_freq_factor", "must be larger than low_freq_factor");
+}
+
+/// The three positions of a text token are equal, so that sections over whole heads turn as plain RoPE does.
+void read_sections(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+  constexpr const char* kSections = "mrope_section";
+  if (!rope.is_given(kSections)) return;
+  out.mrope_section = rope.ids(kSections);
+  const auto pairs = std::accumulate(out.mrope_section.begin(), out.mrope_section.end(), std::int64_t{0});
+  if (out.mrope_section.size() == 3 && 2 * pairs == config.head_dim) return;
+  rope.reject(kSections, "{} sections of {} pairs in total were given; three over half of head_dim ({}) were expected",
+              out.mrope_section.size(), pairs, config.head_dim);
 }
 
 void read_query_scale(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
@@ -183,7 +183,8 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   RopeConfig out;
   out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : theta;
   if (!rope) return out;
-  refuse_other_kinds(*rope, config);
+  refuse_other_kinds(*rope);
+  read_sections(*rope, config, out);
   out.type = read_type(*rope);
   // In transformers, a length outside the RoPE keys (as in Phi3 files) takes precedence.
   const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
@@ -206,7 +207,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
 }
 
 void read_rope(const ConfigReader& reader, ModelConfig& config) {
-  refuse_other_kinds(reader, config);
+  refuse_other_kinds(reader);
   auto rope = reader.optional_object("rope_scaling");
   if (!rope) rope = reader.optional_object("rope_parameters");
   const double theta = rope && rope->has("rope_theta") ? 1 : reader.positive("rope_theta", 10000.0);

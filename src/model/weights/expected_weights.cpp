@@ -44,6 +44,15 @@ std::string place_of_missing(const storage::WeightFiles& weights, const ModelCon
   return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
 }
 
+/// The name that the tensor would have in the files: the text model's have the prefix of its embedding.
+std::string name_in_files(const std::string& name, const storage::WeightFiles& weights) {
+  constexpr std::string_view kText = "model.";
+  const storage::TensorEntry* const embedding = weights.find(kEmbedding);
+  if (embedding == nullptr || !name.starts_with(kText)) return name;
+  const std::size_t prefix = embedding->name.size() - (std::string_view(kEmbedding).size() - kText.size());
+  return embedding->name.substr(0, prefix) + name.substr(kText.size());
+}
+
 /// Embeddings, norms, biases and heads are not decoded.
 void check_plain(const TensorSpec& spec, const ModelConfig& config, const storage::WeightFiles& weights) {
   const storage::TensorEntry& entry = require_weight(spec, config, weights);
@@ -124,7 +133,7 @@ const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelCo
   std::string hint = "download the weights again";
   if (spec.kind == WeightKind::kHead)
     hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
-  throw FormatError(fmt::format("{}: {}", place_of_missing(weights, config), spec.name),
+  throw FormatError(fmt::format("{}: {}", place_of_missing(weights, config), name_in_files(spec.name, weights)),
                     "the tensor is missing; {} expects it with shape {}: {}", config.path.string(),
                     show_shape(spec.shape), hint);
 }

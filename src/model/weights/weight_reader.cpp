@@ -105,21 +105,24 @@ WeightReader::WeightReader(const storage::WeightFiles& files, at::Device device,
   if (options_.chunk_bytes == 0) options_.chunk_bytes = std::int64_t{device.is_cuda() ? 8 : 2} << 20;
 }
 
-void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
-  const storage::TensorEntry* entry = files_.find(name);
-  if (entry == nullptr) throw FormatError(name, "tensor is missing");
-  const at::ScalarType type = scalar_type(entry->dtype, files_.where(*entry));
-  if (entry->num_bytes() == 0) return;
-  const std::int64_t row_bytes = static_cast<std::int64_t>(entry->num_bytes()) / entry->shape.front();
-  requests_.push_back({entry, std::move(sink), type, row_bytes});
+void WeightReader::add(const storage::TensorEntry& entry, std::unique_ptr<RowSink> sink) {
+  const at::ScalarType type = scalar_type(entry.dtype, files_.where(entry));
+  if (entry.num_bytes() == 0) return;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(entry.num_bytes()) / entry.shape.front();
+  requests_.push_back({&entry, std::move(sink), type, row_bytes});
+}
+
+void WeightReader::add(const storage::TensorEntry& entry, const at::Tensor& target) {
+  if (target.sizes() != at::IntArrayRef(entry.shape)) {
+    throw ShapeError(files_.where(entry), "is {} and does not fit its destination", storage::describe(entry));
+  }
+  add(entry, std::make_unique<CopySink>(target));
 }
 
 void WeightReader::add(const std::string& name, const at::Tensor& target) {
   const storage::TensorEntry* entry = files_.find(name);
-  if (entry != nullptr && target.sizes() != at::IntArrayRef(entry->shape)) {
-    throw ShapeError(files_.where(*entry), "is {} and does not fit its destination", storage::describe(*entry));
-  }
-  add(name, std::make_unique<CopySink>(target));
+  if (entry == nullptr) throw FormatError(name, "tensor is missing");
+  add(*entry, target);
 }
 
 void WeightReader::cut() {
@@ -315,12 +318,12 @@ void read_quantized(const storage::WeightFiles& files, const StoredLinear& store
   weight = empty_quantized_weight(stored, device);
   // Codes of 4 bits may be stored as elements of any dtype (bnb_4bit_quant_storage).
   const at::ScalarType type = scalar_type(stored.weight->dtype, files.where(*stored.weight));
-  reader.add(stored.weight->name, weight.codes.view(type).view(stored.weight->shape));
+  reader.add(*stored.weight, weight.codes.view(type).view(stored.weight->shape));
   if (stored.format != LinearFormat::k4Bit) {
     weight.scales.copy_(small_floats(files, *stored.scales, weight.scales.sizes()));
     return;
   }
-  reader.add(stored.scales->name, weight.scales.view(stored.scales->shape));
+  reader.add(*stored.scales, weight.scales.view(stored.scales->shape));
   weight.map.copy_(small_floats(files, *stored.map, weight.map.sizes()));
   if (!weight.is_nested()) return;
   weight.nested_scales.copy_(small_floats(files, *stored.nested_scales, weight.nested_scales.sizes()));
@@ -331,7 +334,7 @@ void read_quantized(const storage::WeightFiles& files, const StoredLinear& store
 void read_and_quantize(const storage::WeightFiles& files, const storage::TensorEntry& plain,
                        const LinearStorage& storage, at::Device device, WeightReader& reader, QuantizedWeight& weight) {
   weight = unnested_weight(storage, device);
-  reader.add(plain.name, std::make_unique<QuantizeSink>(weight, storage.nested_block_size > 0, files.where(plain)));
+  reader.add(plain, std::make_unique<QuantizeSink>(weight, storage.nested_block_size > 0, files.where(plain)));
 }
 
 std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights) {

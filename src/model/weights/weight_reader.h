@@ -59,10 +59,11 @@ class WeightReader {
   /// `files` must outlive the object.
   WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options = {});
 
-  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not
-  /// supported.
-  void add(const std::string& name, std::unique_ptr<RowSink> sink);
+  /// Sends the rows of a tensor of the files to `sink`. Throws FormatError if its dtype is not supported.
+  void add(const storage::TensorEntry& entry, std::unique_ptr<RowSink> sink);
   /// Copies the tensor into `target`, which has its shape (one dimension or more) and any strides and dtype.
+  void add(const storage::TensorEntry& entry, const at::Tensor& target);
+  /// The same by name. Throws FormatError if there is no such tensor.
   void add(const std::string& name, const at::Tensor& target);
 
   /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is

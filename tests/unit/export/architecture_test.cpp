@@ -18,13 +18,57 @@ model::ModelConfig config_of(const std::string& type, const std::string& more = 
 }
 
 TEST(Architecture, EveryTensorOfEveryFamilyHasANameOfItsOwn) {
-  for (const char* type : {"qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite"}) {
+  for (const char* type : {"qwen2", "qwen3", "mistral", "ministral3", "llama", "gemma3_text", "granite"}) {
     const model::ModelConfig config = config_of(type);
     std::set<std::string> names;
     for (const auto& tensor : model::expected_tensors(config)) names.insert(gguf_name(config, tensor.name));
     EXPECT_EQ(names.size(), model::expected_tensors(config).size()) << type;
     EXPECT_TRUE(names.contains("blk.1.ffn_norm.weight")) << type;
   }
+}
+
+model::ModelConfig wrapper_config(const std::string& type, const std::string& text) {
+  return model::parse_model_config(R"({"model_type": ")" + type + R"(", "text_config": {"hidden_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+      "intermediate_size": 24, "vocab_size": 32, "max_position_embeddings": 64)" +
+                                       text + "}}",
+                                   "config.json");
+}
+
+/// The value of the only key with this end, as text.
+std::string value_of(const model::ModelConfig& config, const std::string& end) {
+  for (const auto& [key, value] : architecture_metadata(config)) {
+    if (!key.ends_with(end)) continue;
+    if (const auto* number = std::get_if<float>(&value)) return fmt::format("{}={:g}", key, *number);
+    std::string text = key + "=";
+    for (const std::int32_t section : std::get<std::vector<std::int32_t>>(value)) text += fmt::format("{} ", section);
+    return text;
+  }
+  return "none";
+}
+
+TEST(Architecture, TextInsideAWrapperHasTheArchitectureOfTheWrapper) {
+  const std::string sections = R"(, "rope_scaling": {"type": "mrope", "mrope_section": [1, 2, 1]})";
+  for (const auto& [type, expected] :
+       {std::pair("qwen2_vl", "qwen2vl"), {"qwen2_5_vl", "qwen2vl"}, {"qwen3_vl", "qwen3vl"}}) {
+    const model::ModelConfig config = wrapper_config(type, sections);
+    EXPECT_EQ(value_of(config, "dimension_sections"), std::string(expected) + ".rope.dimension_sections=1 2 1 0 ");
+    EXPECT_THROW(check_architecture(wrapper_config(type, "")), FormatError) << type;
+  }
+  EXPECT_EQ(architecture_name(wrapper_config("mistral3", "")), "mistral3");
+  EXPECT_EQ(architecture_name(wrapper_config("voxtral", "")), "llama");
+  EXPECT_EQ(architecture_name(wrapper_config("gemma3", "")), "gemma3");
+}
+
+TEST(Architecture, Ministral3HasYarnWithAMultiplierAndAScaleOfTheQueries) {
+  const model::ModelConfig config = config_of("ministral3");
+  EXPECT_NO_THROW(check_architecture(config));
+  EXPECT_EQ(value_of(config, "temperature_scale"), "mistral3.attention.temperature_scale=0.1");
+  EXPECT_EQ(value_of(config, "yarn_log_multiplier"), "mistral3.rope.scaling.yarn_log_multiplier=1");
+  EXPECT_EQ(reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 2);
+  const std::string plain = R"(, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6,
+      "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1})";
+  EXPECT_THROW(check_architecture(config_of("ministral3", plain)), FormatError);
 }
 
 TEST(Architecture, ReordersHalvesOfAHeadToPairs) {

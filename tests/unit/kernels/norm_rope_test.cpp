@@ -182,14 +182,16 @@ LORA_TRAIN_EVERY_PLACE(QkNormRope);
 
 struct Heads {
   int64_t N, H, K, E;
+  bool has_q_scale = false;
   int64_t qk() const { return (H + K) * E; }
   int64_t qkv() const { return (H + 2 * K) * E; }
 };
 
 // Heads that leave lanes of a GPU idle (80, 96), more of them than a block has groups (256), more than one pack a lane (580,
 // 1056).
-const std::vector<Heads> kHeads = {{1, 1, 1, 2},    {3, 5, 2, 6},  {17, 4, 1, 34},  {5, 14, 2, 64}, {2, 3, 1, 80},
-                                   {3, 16, 8, 128}, {3, 4, 2, 96}, {2, 14, 3, 256}, {2, 9, 1, 580}, {1, 2, 1, 1056}};
+const std::vector<Heads> kHeads = {{1, 1, 1, 2},   {3, 5, 2, 6},    {17, 4, 1, 34},      {5, 14, 2, 64},
+                                   {2, 3, 1, 80},  {3, 16, 8, 128}, {3, 4, 2, 96},       {2, 14, 3, 256},
+                                   {2, 9, 1, 580}, {1, 2, 1, 1056}, {9, 4, 2, 64, true}, {7, 3, 1, 34, true}};
 constexpr int64_t kPositions = 40;
 
 /// Where the gradients of q, k and v come from.
@@ -204,6 +206,7 @@ struct RopeCase {
         table(table_on(place.device, s.E, kPositions, 1.0)),
         qkv(place.put(uniform({s.N, s.qkv()}, 1))),
         d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
+    if (s.has_q_scale) table.q_scale = (uniform({kPositions}, 8) + 2).to(place.device);
     const int64_t M = from == Source::kFewerTokens ? s.N / 2 : s.N;
     given = {d_qkv.narrow(1, 0, s.H * s.E).unflatten(1, {s.H, s.E}),
              d_qkv.narrow(1, s.H * s.E, s.K * s.E).unflatten(1, {s.K, s.E}), v_of(d_qkv)};
@@ -259,7 +262,7 @@ class QkNormRopeReference : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(OffsetsOfTheWeight, QkNormRopeReference, ::testing::Values(0.0, 1.0));
 
 TEST_P(QkNormRopeReference, GradientMatchesCentralDifferences) {
-  const Heads s{3, 2, 1, 6};
+  const Heads s{3, 2, 1, 6, true};
   RopeCase c(s, kExact, true);
   c.norm.weight_offset = GetParam();
   const auto dy = uniform({s.N, s.qk()}, 9, at::kDouble);

@@ -105,6 +105,36 @@ TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
             (std::vector<std::string>{"model.layers.3.mlp.up_proj", "v_proj"}));
 }
 
+TEST(LoraPlan, TargetsInAWrapperAreWholeNamesOfTheText) {
+  model::ModelConfig wrapper = config();
+  wrapper.module_prefix = "model.language_model.";
+  const auto targets = [&](const AdapterConfig& options) {
+    return explicit_targets(plan_adapters(options, wrapper), wrapper).regex;
+  };
+  EXPECT_EQ(targets(with_names({"v_proj", "mlp.up_proj"})),
+            R"(model\.language_model\.layers\.(\d+\.mlp\.up_proj|\d+\.self_attn\.v_proj))");
+  EXPECT_EQ(targets(with_names({"layers.3.mlp.up_proj", "layers.1.mlp.up_proj"})),
+            R"(model\.language_model\.layers\.((1|3)\.mlp\.up_proj))");
+  for (const char* name : {"model.language_model.layers.2.mlp.up_proj", "model.layers.2.mlp.up_proj"}) {
+    EXPECT_EQ(plan_adapters(with_names({name}), wrapper).size(), 1U) << name;
+  }
+  for (const char* regex : {R"(model\.language_model\.layers\.2\..*up_proj)", R"(model\.layers\.2\..*up_proj)"}) {
+    EXPECT_EQ(plan_adapters(with_regex(regex), wrapper).size(), 1U) << regex;
+  }
+}
+
+TEST(LoraPlan, NamesOfTheTextClassAndOfTheClassThatHoldsIt) {
+  const std::string peft = "base_model.model.", linear = "layers.0.mlp.up_proj.lora_A.weight";
+  for (const std::string form : {"model.", "model.language_model.", "language_model.model."}) {
+    EXPECT_EQ(model::text_class_name(peft + form + linear), peft + "model." + linear);
+    EXPECT_EQ(model::text_class_name(form + linear), "model." + linear);
+  }
+  EXPECT_EQ(model::text_class_name("language_model.lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(model::name_in_class(peft + "model." + linear, "model.language_model."),
+            peft + "model.language_model." + linear);
+  EXPECT_EQ(model::name_in_class(peft + "lm_head.weight", "model.language_model."), peft + "lm_head.weight");
+}
+
 TEST(LoraPlan, KnowsTheFirstAdaptedLayer) {
   EXPECT_EQ(first_adapted_layer(plan_adapters(with_regex(R"(.*layers\.(7|9)\..*down_proj)"), config())), 7);
 }

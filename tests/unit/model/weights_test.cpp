@@ -148,7 +148,7 @@ TEST_P(WeightReaderTest, ASinkIsGivenEveryRowOnceInTheDtypeOfTheFile) {
     std::atomic<int> finished = 0;
     at::ScalarType type = at::kInt;
     WeightReader of_tensor(written.opened, at::kCPU, GetParam());
-    of_tensor.add(written.names[i], std::make_unique<CountingSink>(rows, finished, type));
+    of_tensor.add(*written.opened.find(written.names[i]), std::make_unique<CountingSink>(rows, finished, type));
     of_tensor.read();
     for (const auto& row : rows) EXPECT_EQ(row, 1);
     EXPECT_EQ(finished, 1);

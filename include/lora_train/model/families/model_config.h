@@ -37,6 +37,8 @@ struct RopeConfig {
   double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0 = not given
   bool truncate = true;                               ///< yarn: whole correction dims
   std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
+  /// Pairs that turn by time, height and width; equal to plain RoPE for text. Empty: not given.
+  std::vector<std::int64_t> mrope_section;
   /// llama_4_scaling_beta: rotated q times 1 + beta ln(1 + floor(position / original_max_position_embeddings)). 0: no
   /// such scale.
   double query_scale_beta = 0;

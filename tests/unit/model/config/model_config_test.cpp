@@ -166,7 +166,7 @@ TEST(ModelConfig, RefusesSizesThatDoNotFitTogether) {
 }
 
 TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {
-  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, LlamaForCausalLM";
+  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, MinistralForCausalLM";
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures",
                  "\"GPT2LMHeadModel\"");
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures", supported);
@@ -361,10 +361,11 @@ TEST(Rope, PrefersTheKeysThatTransformersPrefers) {
 TEST(Rope, RefusesUnknownKindsAndMissingOrImpossibleKeys) {
   using Rows = std::vector<std::pair<std::string, std::string>>;
   Rows rows = {{R"("rope_scaling": {"rope_type": "su"})", "rope_scaling.rope_type: \"su\" is not supported"},
-               {R"("rope_scaling": {"type": "mrope"})", "rope_scaling.type: \"mrope\""},
                {R"("rope_scaling": {"rope_type": 1})", "string"},
                {R"("rope_scaling": "linear")", "object"},
-               {R"("rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]})", "multimodal RoPE"},
+               {R"("rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]})", "3 sections of 4 pairs in total"},
+               {R"("rope_scaling": {"type": "mrope", "mrope_section": [4, 4]})", "2 sections of 8 pairs in total"},
+               {R"("rope_scaling": {"rope_type": "default", "llama_4_scaling_beta": 0.1})", "ministral3 family only"},
                {R"("rope_scaling": {"factor": 4.0})", "factor: has no effect without rope_type"},
                {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
                {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "per layer type"}};
@@ -387,6 +388,12 @@ TEST(Rope, RefusesUnknownKindsAndMissingOrImpossibleKeys) {
     EXPECT_SAYS(testing_support::refusal<FormatError>([&] { rope_config("{" + changes + "}"); }), part) << changes;
   }
   EXPECT_NO_THROW(rope_config(R"({"partial_rotary_factor": 1.0})"));
+}
+
+TEST(Rope, SectionsOverWholeHeadsArePlainForText) {
+  const auto config = rope_config(R"({"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}})");
+  EXPECT_EQ(config.rope.type, RopeType::kDefault);
+  EXPECT_EQ(rope_inv_freq(config), rope_inv_freq(rope_config("{}")));
 }
 
 TEST(Rope, RefusesLengthsWhereARowWouldDependOnItsBatchMates) {
