@@ -39,8 +39,9 @@ const std::vector<FamilyRules>& families();
 /// A class that holds a text model beside towers for images or audio.
 struct WrapperRules {
   std::string_view architecture, model_type;
-  std::string_view text_type;             ///< model_type of text_config, unless it names another
-  bool tie_word_embeddings = false;       ///< the default of the key at the top
+  std::string_view text_type;                              ///< model_type of text_config, unless it names another
+  std::string_view file_prefix = "language_model.model.";  ///< of the text model in published files
+  bool tie_word_embeddings = false;                        ///< the default of the key at the top
   bool may_be_flat = false;               ///< without text_config, the keys of the text model stand at the top
   std::string_view text_defaults = "{}";  ///< JSON: keys that text_config may omit
 };

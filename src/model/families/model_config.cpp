@@ -315,8 +315,9 @@ struct Shape {
 };
 
 // Sources: config.json of Qwen/Qwen2.5-0.5B and -7B, Qwen/Qwen3-0.6B, -4B and -8B, mistralai/Mistral-7B-v0.3,
-// google/gemma-3-1b-it, text_config of google/gemma-3-4b-it, ibm-granite/granite-3.0-2b-instruct.
-constexpr std::array<Shape, 11> kShapes = {{
+// mistralai/Ministral-3-{3B,8B,14B}-Instruct-2512, Mistral-Small-3.2-24B-Instruct-2506, google/gemma-3-1b-it, text_config of
+// google/gemma-3-4b-it, ibm-granite/granite-3.0-2b-instruct.
+constexpr std::array<Shape, 15> kShapes = {{
     {"qwen2.5-0.5b", R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
       "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,
       "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": true})"},
@@ -336,6 +337,25 @@ constexpr std::array<Shape, 11> kShapes = {{
      R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
       "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32768, "max_position_embeddings": 32768,
       "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false})"},
+    {"ministral3-3b",
+     R"({"model_type": "mistral3", "tie_word_embeddings": true, "text_config": {"model_type": "ministral3",
+      "hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072}})"},
+    {"ministral3-8b",
+     R"({"model_type": "mistral3", "tie_word_embeddings": false, "text_config": {"model_type": "ministral3",
+      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072}})"},
+    {"ministral3-14b",
+     R"({"model_type": "mistral3", "tie_word_embeddings": false, "text_config": {"model_type": "ministral3",
+      "hidden_size": 5120, "intermediate_size": 16384, "num_hidden_layers": 40, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
+      "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e9, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}}})"},
+    {"mistral-small-24b",
+     R"({"model_type": "mistral3", "tie_word_embeddings": false, "text_config": {"model_type": "mistral",
+      "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072, "max_position_embeddings": 131072,
+      "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": null}})"},
     {"gemma3-1b",
      R"({"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
       "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144,
@@ -375,7 +395,10 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   config.quantization = read_quantization_config(model.of(kKey));
   config.family = rules.family;
   config.architecture = model.wrapper != nullptr ? model.wrapper->architecture : rules.architecture;
-  if (model.wrapper != nullptr) config.module_prefix = "model.language_model.";
+  if (model.wrapper != nullptr) {
+    config.module_prefix = "model.language_model.";
+    config.file_prefix = model.wrapper->file_prefix;
+  }
   read_sizes(reader, rules, config);
   read_head_dim(reader, rules, config);
   config.rms_norm_eps = reader.positive("rms_norm_eps", 1e-6);

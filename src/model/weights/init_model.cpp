@@ -86,6 +86,13 @@ std::string shard_name(std::size_t index, std::size_t count) {
 
 using Files = std::vector<storage::FileToWrite>;
 
+/// The name in the files of the class.
+std::string name_in_files(const ModelConfig& config, const std::string& name) {
+  constexpr std::string_view kModel = "model.", kInside = "language_model.";
+  if (name.starts_with(kModel)) return config.file_prefix + name.substr(kModel.size());
+  return config.file_prefix.starts_with(kInside) ? fmt::format("{}{}", kInside, name) : name;
+}
+
 /// The weights. Tensors are drawn when they are written, one at a time.
 Files weight_files(const ModelConfig& config, const InitModelRequest& request) {
   const Shards shards = split_into_shards(expected_tensors(config), request);
@@ -94,10 +101,11 @@ Files weight_files(const ModelConfig& config, const InitModelRequest& request) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     files.push_back({shard_name(i, shards.size()), ""});
     for (const auto& spec : shards[i]) {
-      files.back().tensors.push_back({spec.name, request.dtype, spec.shape, {}, [buffer, spec, &request, &config] {
-                                        *buffer = draw(spec, request, config);
-                                        return std::string_view(*buffer);
-                                      }});
+      files.back().tensors.push_back(
+          {name_in_files(config, spec.name), request.dtype, spec.shape, {}, [buffer, spec, &request, &config] {
+             *buffer = draw(spec, request, config);
+             return std::string_view(*buffer);
+           }});
     }
   }
   return files;

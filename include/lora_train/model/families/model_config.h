@@ -69,6 +69,8 @@ struct ModelConfig {
   /// Begins the names of the text model's modules in that class, as transformers 5 and PEFT have them:
   /// "model.language_model." inside a wrapper.
   std::string module_prefix = "model.";
+  /// Begins the names of the text model's tensors in files that are written anew; of others, the files tell.
+  std::string file_prefix = "model.";
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   std::int64_t added_rows = 0;  ///< the last rows of vocab_size, which the files lack (make_room)
