@@ -78,8 +78,9 @@ def spread(model):
                 p.copy_(noise * (p.numel() / p.shape[0]) ** -0.5)
 
 
-def build(name):
+def build(name, **text_keys):
     config = published_config(name)
+    config.get("text_config", config).update(text_keys)
     folder_config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
     torch.manual_seed(0)
     model = getattr(transformers, config["architectures"][0])._from_config(folder_config, attn_implementation="eager").eval()
@@ -97,13 +98,16 @@ def write_config(model_dir, config):
     (model_dir / "config.json").write_text(json.dumps(config, indent=1))
 
 
-def make(name, folder):
-    model = build(name)
+def make(name, folder, token_rows=None, **text_keys):
+    """token_rows: for trainable_token_indices."""
+    model = build(name, **text_keys)
     model.save_pretrained(folder / "model")
     is_wrapper = "ConditionalGeneration" in type(model).__name__
     targets = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj" if is_wrapper else "all-linear"
     generator = torch.Generator().manual_seed(3)
     lora = dict(r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=targets)
+    if token_rows:
+        lora["trainable_token_indices"] = token_rows
     random_case.save_adapter(model, lora, generator, folder / "adapter")
     ids = torch.randint(20, 240, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2)).split(LENGTHS)
     rows = [{"input_ids": row.tolist(), "labels": [-100] + row.tolist()[1:]} for row in ids]

@@ -4,6 +4,8 @@ import functools
 import json
 import shutil
 
+import gguf
+import numpy
 import pytest
 import torch
 import transformers
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 
 import engine
 import family_case
+import gguf_case
 import oracle
 import random_case
 from first_step import check
@@ -105,6 +108,15 @@ def test_merge(family, tmp_path, name):
         expected, got = merged(input_ids=ids).logits, oracle.load_base(out)(input_ids=ids).logits
     assert float((got - expected).abs().max() / expected.abs().max()) < 1e-5
     assert json.loads((out / "config.json").read_text()) == json.loads((case.model_dir / "config.json").read_text())
+
+
+def test_merge_in_another_dtype_leaves_the_tower(family, tmp_path):
+    case = family("mistral3")
+    engine.run("lora-train", "merge", "--model", case.model_dir, "--adapter", case.adapter_dir, "--output-dir", tmp_path / "out",
+               "--dtype", "bf16")
+    before, after = raw_tensors(case.model_dir), raw_tensors(tmp_path / "out")
+    for key, tensor in before.items():
+        assert torch.equal(after[key], tensor) if key.startswith(BESIDE) else after[key].dtype == torch.bfloat16, key
 
 
 @pytest.mark.parametrize("name", family_case.NAMES)
@@ -258,3 +270,66 @@ def test_one_fp8_scale_a_matrix(family, tmp_path, scale_shape):
     assert tower and all(torch.equal(before[key], after[key]) for key in tower)
     skipped = json.loads((tmp_path / "kept/config.json").read_text())["quantization_config"]["modules_to_not_convert"]
     assert {"model.vision_tower", "model.multi_modal_projector"} <= set(skipped)
+
+
+@pytest.mark.parametrize("name, rows", [("mistral3", {"embed_tokens": [21, 25], "lm_head": [21, 25]}), ("qwen2_5_vl", [30, 31, 40])])
+def test_token_rows(tmp_path, name, rows):
+    """Untied with its own rows, and tied."""
+    if not (family_case.DATA / name).exists():
+        pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
+    case = family_case.make(name, tmp_path / "case", token_rows=rows)
+    loss, reference = oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
+    reference = {key.replace(".language_model.", "."): value for key, value in reference.items()}
+    assert any("trainable_tokens_delta" in key for key in reference)
+    check(case, *probe_step(case, tmp_path), loss, reference)
+    out = tmp_path / "merged"
+    engine.run("lora-train", "merge", "--model", case.model_dir, "--adapter", case.adapter_dir, "--output-dir", out)
+    assert oracle.loss(oracle.load_base(out), case.rows) == pytest.approx(loss, rel=1e-5)
+    before, after = raw_tensors(case.model_dir), raw_tensors(out)
+    assert all(torch.equal(before[key], after[key]) for key in before if key.startswith(BESIDE))
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen2_5_vl", "qwen3_vl"])
+def test_init_model_writes_the_names_of_the_class(family, tmp_path, name):
+    case = family(name)
+    engine.run("lora-train", "init-model", "--config", case.model_dir / "config.json", "--output-dir", tmp_path / "new")
+    names = {key for key in raw_tensors(case.model_dir) if not key.removeprefix("model.").startswith(BESIDE)}
+    assert set(raw_tensors(tmp_path / "new")) == names
+
+
+ARCHITECTURES = {"mistral3": "MISTRAL3", "ministral3-tied": "MISTRAL3", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
+                 "gemma3": "GEMMA3", "voxtral": "LLAMA"}
+
+
+def expected_gguf(name, case):
+    """By GGUF name: the text model with the adapter merged in, rows of q and k in pairs where llama.cpp rotates neighbours."""
+    model = oracle.load_peft(case.model_dir, case.adapter_dir).merge_and_unload()
+    config = model.config.get_text_config()
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURES[name]], config.num_hidden_layers)
+    tensors = {}
+    for key, tensor in model.state_dict().items():
+        is_text = key.startswith("model.language_model.") or key == "lm_head.weight"
+        if not is_text or (key == "lm_head.weight" and getattr(model.config, "tie_word_embeddings", False)):
+            continue
+        value = tensor.numpy() + (name == "gemma3" and key.endswith("norm.weight"))
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(key.split(".")[-2])
+        if heads and ARCHITECTURES[name] in ("MISTRAL3", "LLAMA"):
+            value = value.reshape(heads, 2, -1, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
+        tensors[names.get_name(key.replace(".language_model.", "."), try_suffixes=(".weight", ".bias"))] = value
+    return tensors
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_gguf(tmp_path, name):
+    if name not in family_case.OWN and not (family_case.DATA / name).exists():
+        pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
+    case = family_case.make(name, tmp_path / "case", vocab_size=352)
+    gguf_case.write_tokenizer("qwen2", case.model_dir)
+    file = tmp_path / "model.gguf"
+    engine.run("lora-train", "export", "--gguf", file, "--model", case.model_dir, "--adapter", case.adapter_dir, "--merge")
+    fields, tensors = gguf_case.read(file)
+    assert fields["general.architecture"] == gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[ARCHITECTURES[name]]]
+    expected = expected_gguf(name, case)
+    assert set(tensors) == set(expected)
+    for key, value in expected.items():
+        assert numpy.abs(gguf_case.values(tensors[key]) - value).max() <= 2e-6 * numpy.abs(value).max(), key
