@@ -55,7 +55,7 @@ class Merger {
       const DType target = merged_.dtype_of(name, request_.dtype);
       std::vector<storage::TensorToWrite>& tensors = files[entry.file].tensors;
       tensors.push_back(
-          {entry.name, target, merged_.shape_of(name), {}, [this, name, target] { return next(name, target); }});
+          {entry.name, target, merged_.shape_of(name), {}, [this, text = name, target] { return next(text, target); }});
       result.weight_bytes += storage::tensor_bytes(target, tensors.back().shape);
     }
     std::erase_if(files, [](const FileToWrite& file) { return file.tensors.empty(); });

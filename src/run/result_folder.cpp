@@ -97,7 +97,7 @@ void complete_wrapper(const fs::path& base, std::vector<storage::TensorToWrite>&
   for (storage::TensorToWrite& tensor : tensors) tensor.name = files->find(tensor.name)->name;
   for (const auto& [name, entry] : files->entries()) {
     if (storage::part_beside_text(entry.name).empty()) continue;
-    tensors.push_back({entry.name, entry.dtype, entry.shape, {}, [files, &entry] { return files->bytes(entry); }});
+    tensors.push_back({entry.name, entry.dtype, entry.shape, {}, [files, at = &entry] { return files->bytes(*at); }});
   }
 }
 
