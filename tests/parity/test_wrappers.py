@@ -333,3 +333,11 @@ def test_gguf(tmp_path, name):
     assert set(tensors) == set(expected)
     for key, value in expected.items():
         assert numpy.abs(gguf_case.values(tensors[key]) - value).max() <= 2e-6 * numpy.abs(value).max(), key
+
+
+@pytest.mark.parametrize("name", ["ministral3", "ministral"])
+def test_cuda_kernels_on_the_cpu(references, tmp_path, name):
+    case, loss, reference = references(name)
+    for more in ((), engine.OWN_GRADIENTS):
+        profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=2)
+        check(case, *engine.probe(profile, tmp_path, kernels=(*engine.CUDA_ON_CPU, *more)), loss, reference)

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "config_reader.h"
 #include "lora_train/model/families/model_config.h"
@@ -34,7 +34,7 @@ struct FamilyRules {
   std::string_view defaults = "{}";  ///< JSON: keys that take another value than in other families if they are missing
 };
 
-const std::vector<FamilyRules>& families();
+std::span<const FamilyRules> families();
 
 /// A class that holds a text model beside towers for images or audio.
 struct WrapperRules {
@@ -46,7 +46,7 @@ struct WrapperRules {
   std::string_view text_defaults = "{}";  ///< JSON: keys that text_config may omit
 };
 
-const std::vector<WrapperRules>& wrappers();
+std::span<const WrapperRules> wrappers();
 
 // The RoPE keys of config.json, in all three spellings.
 

@@ -151,7 +151,7 @@ struct NamedClass {
 
   /// The row of the table with this class, or null.
   template <class Rules>
-  const Rules* find_in(const std::vector<Rules>& table, const ConfigReader& reader) const {
+  const Rules* find_in(std::span<const Rules> table, const ConfigReader& reader) const {
     const auto rules = std::ranges::find_if(table, [&](const Rules& row) {
       return architecture.empty() ? row.model_type == model_type : row.architecture == architecture;
     });
