@@ -29,6 +29,7 @@ void mark(const std::string& all, const char* pattern, CharClass as, std::vector
 struct Known {
   std::string_view pattern;
   int max_digits;
+  CharClass marks = CharClass::kOther;
 };
 
 constexpr Known kKnown[] = {
@@ -36,6 +37,8 @@ constexpr Known kKnown[] = {
      1},  // Qwen2, Qwen2.5, Qwen3
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      3},  // Llama 3
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     1, CharClass::kLetter},  // Qwen3.5
 };
 
 // Classes of ASCII, so that ordinary text reads one byte and one table entry per character.
@@ -89,6 +92,7 @@ CharClasses::CharClasses() {
   std::vector<CharClass> classes(kEnd, CharClass::kOther);
   mark(all, "\\p{L}+", CharClass::kLetter, classes);
   mark(all, "\\p{N}+", CharClass::kNumber, classes);
+  mark(all, "\\p{M}+", CharClass::kMark, classes);
   mark(all, "\\s+", CharClass::kSpace, classes);
   classes['\r'] = classes['\n'] = CharClass::kNewline;
 
@@ -104,7 +108,7 @@ CharClasses::CharClasses() {
 
 std::optional<GptSplit> GptSplit::recognise(std::string_view pattern) {
   for (const Known& known : kKnown) {
-    if (pattern == known.pattern) return GptSplit(known.max_digits);
+    if (pattern == known.pattern) return GptSplit(known.max_digits, known.marks);
   }
   return std::nullopt;
 }
@@ -113,7 +117,8 @@ GptSplit::Char GptSplit::char_at(std::string_view text, std::size_t at) const {
   const auto byte = static_cast<unsigned char>(text[at]);
   if (byte < 0x80) return {kAscii[byte], 1};
   const Utf8Char c = valid_utf8_char(text, at);
-  return {classes_->of(c.code_point), c.length};
+  const CharClass cls = classes_->of(c.code_point);
+  return {cls == CharClass::kMark ? marks_ : cls, c.length};
 }
 
 std::size_t GptSplit::skip(CharClass cls, std::string_view text, std::size_t at) const {

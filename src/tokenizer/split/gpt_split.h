@@ -15,6 +15,7 @@ enum class CharClass : std::uint8_t {
   kOther,
   kLetter,   ///< \p{L}
   kNumber,   ///< \p{N}
+  kMark,     ///< \p{M}
   kSpace,    ///< White_Space except newlines
   kNewline,  ///< \r and \n
 };
@@ -26,6 +27,7 @@ class CharClasses {
   static const CharClasses& instance();
 
   CharClass of(std::uint32_t code) const {
+    if (code >= kFirstSelector && code <= kLastSelector) return CharClass::kMark;
     const std::size_t block = code >> kBlockBits;
     return block < kBlocks ? table_[std::size_t{block_of_[block]} << kBlockBits | (code & (kBlockSize - 1))]
                            : CharClass::kOther;
@@ -36,7 +38,8 @@ class CharClasses {
 
   static constexpr unsigned kBlockBits = 7;
   static constexpr std::uint32_t kBlockSize = 1U << kBlockBits;
-  static constexpr std::uint32_t kEnd = 0x40000;  // no letters, numbers or spaces beyond plane 3
+  static constexpr std::uint32_t kEnd = 0x40000;  // none of them is beyond plane 3, but for variation selectors
+  static constexpr std::uint32_t kFirstSelector = 0xE0100, kLastSelector = 0xE01EF;
   static constexpr std::size_t kBlocks = kEnd >> kBlockBits;
 
   std::array<std::uint16_t, kBlocks> block_of_{};  // equal blocks share their place in the table
@@ -46,7 +49,7 @@ class CharClasses {
 /// Cuts text like the pattern
 ///   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|
 ///   ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-/// Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
+/// or, as Qwen3.5, with [\p{L}\p{M}]+ for words and \p{M} among what no symbol is: marks then cut like letters. Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
 class GptSplit {
  public:
   /// Empty unless the pattern is exactly one of the known ones.
@@ -59,7 +62,8 @@ class GptSplit {
   std::size_t piece_end(std::string_view text, std::size_t at) const;
 
  private:
-  explicit GptSplit(int max_digits) : classes_(&CharClasses::instance()), max_digits_(max_digits) {}
+  GptSplit(int max_digits, CharClass marks)
+      : classes_(&CharClasses::instance()), max_digits_(max_digits), marks_(marks) {}
 
   struct Char {
     CharClass cls;
@@ -72,7 +76,8 @@ class GptSplit {
   std::size_t white_space_end(std::string_view text, std::size_t at) const;
 
   const CharClasses* classes_;
-  int max_digits_;  // per piece
+  int max_digits_;   // per piece
+  CharClass marks_;  // how they cut
 };
 
 }  // namespace lora_train::tokenizer

@@ -15,7 +15,9 @@ namespace {
 
 const std::string kHead = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
 const std::string kTail = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-const std::string kPatterns[] = {kHead + R"(\p{N})" + kTail, kHead + R"(\p{N}{1,3})" + kTail};
+const std::string kWithMarks =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string kPatterns[] = {kHead + R"(\p{N})" + kTail, kHead + R"(\p{N}{1,3})" + kTail, kWithMarks};
 
 using Ends = std::vector<std::size_t>;
 
@@ -39,7 +41,8 @@ Ends ends_of(const Regex& regex, std::string_view text) {
 // Characters that the pattern treats in different ways, ASCII and not.
 const std::u32string kInteresting =
     U"aZsStTdDmMrReEvVlL'’09 "
-    U".,!\n\r\t\v\f\u00A0\u0085\u2028\u3000\u017Fſ中あé\u0301½٣Ⅷ🙂_-\u200B\u180E\U00020000\U000E0001";
+    U".,!\n\r\t\v\f\u00A0\u0085\u2028\u3000\u017Fſ中あé\u0301½٣Ⅷ🙂_-"
+    U"\u200B\u180E\u0302\u093E\uFE0F\U000E0100\U00020000\U000E0001";
 
 TEST(GptSplit, CutsLikeThePatternThatItRecognises) {
   for (const std::string& other : {kHead + R"(\p{N}{1,2})" + kTail, kPatterns[0] + " ", std::string()}) {
@@ -61,8 +64,10 @@ TEST(GptSplit, CutsLikeThePatternThatItRecognises) {
 
 // Every code point alone: so that no class of the table differs from PCRE2's.
 TEST(GptSplit, ClassesOfAllCodePointsArePcre2sOfUnicode16) {
-  const std::pair<const char*, CharClass> classes[] = {
-      {"\\p{L}", CharClass::kLetter}, {"\\p{N}", CharClass::kNumber}, {"\\s", CharClass::kSpace}};
+  const std::pair<const char*, CharClass> classes[] = {{"\\p{L}", CharClass::kLetter},
+                                                       {"\\p{N}", CharClass::kNumber},
+                                                       {"\\p{M}", CharClass::kMark},
+                                                       {"\\s", CharClass::kSpace}};
   std::vector<CharClass> want(0x110000, CharClass::kOther);
   want['\r'] = want['\n'] = CharClass::kNewline;
   std::string all;
