@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -51,6 +52,9 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
 /// of order, duplicate tokens, a vocabulary smaller than config says, unlisted versions.
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options);
+
+/// config.version ("v7") of the folder's tekken.json; empty if its tokenizer is another file.
+std::optional<std::string> tekken_version(const std::filesystem::path& folder);
 
 /// Standard base64 (RFC 4648, with padding), the spelling of tokens in the file. Empty if the text is not base64:
 /// foreign characters, a length that is not a multiple of 4, bits after the last byte.

@@ -114,6 +114,10 @@ class OurRenderer:
     def set_template(self, source, folder):
         return self.ask({"template": source, "folder": str(folder or "")})
 
+    def use_template(self, chat_template, folder=None):
+        """As the profile's key chat_template."""
+        return self.ask({"chat_template": chat_template, "folder": str(folder or "")})
+
     def render(self, dialogue):
         """As render_with_transformers."""
         answer = self.ask(dialogue)

@@ -131,9 +131,10 @@ FieldGroup model_group() {
                      "are decoded at every use. auto: as many as fit. The numbers do not change.")
            .free_on_resume(),
        text_field("chat_template", &ModelSection::chat_template,
-                  "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, llama3, gemma, or a .jinja file",
-                  "Template that turns chats into text: the tokenizer's own, a built-in one (for chats without tools), "
-                  "or a file.")
+                  "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, mistral-v7, mistral-v11, mistral-v13, "
+                  "mistral-v15, llama3, "
+                  "gemma, or a .jinja file",
+                  "Template that turns chats into text: the tokenizer's own, a built-in one, or a file (docs/data.md).")
            .also({"chat_template_path"}),
        new_tokens_field("add_tokens", &ModelSection::add_tokens,
                         "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "

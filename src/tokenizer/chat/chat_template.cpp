@@ -20,6 +20,7 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
 #include "special_tokens.h"
+#include "tokenizer_files.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -420,12 +421,24 @@ bool has_chat_template(const fs::path& folder) {
   return fs::exists(config) && JsonPlace(parse_json_file(config), config.string()).find("chat_template").has_value();
 }
 
+/// The built-in template for the version of the folder's tekken.json. Null if there is none.
+std::unique_ptr<ChatTemplate> template_of_tekken(const fs::path& folder, bool is_quiet) {
+  const std::optional<std::string> version = tekken_version(folder);
+  if (!version || *version == "v3") return nullptr;  // mistral-v3 has the spaces of tokenizer.model
+  const std::string name = "mistral-" + *version;
+  if (!is_quiet) {
+    log_info("chat_template: {} has none; its tekken.json is of version {}, so the built-in {} is used",
+             folder.string(), *version, name);
+  }
+  return load_chat_template(name, folder, is_quiet);
+}
+
 }  // namespace
 
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder,
                                                  bool is_quiet) {
   const bool has_own = has_chat_template(folder);
-  if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
+  if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : template_of_tekken(folder, is_quiet);
   if (has_own && !is_quiet) log_info("chat_template: {} replaces the model's own", chat_template);
   if (const auto text = builtin_template(chat_template)) {
     return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);

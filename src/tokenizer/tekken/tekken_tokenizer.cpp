@@ -6,6 +6,7 @@
 #include "json/json_place.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
+#include "lora_train/storage/model_file.h"
 #include "special_tokens.h"
 #include "tokenizer_files.h"
 
@@ -151,8 +152,9 @@ int base64_digit(char c) {
 TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
   const Json json = parse_json(bytes, file);
   const JsonPlace root(json, file);
-  // Image and sound settings do not affect text.
-  root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
+  // The settings of images, sound and requests do not affect text.
+  root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio",
+                   "model_settings_builder"});
   const JsonPlace config = root.at("config");
   config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});
   config.at("version").one_of(kVersions);
@@ -173,6 +175,16 @@ TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options) {
   return std::make_unique<TekkenTokenizer>(parse_tekken(bytes, file), file, special_tokens, options);
+}
+
+std::optional<std::string> tekken_version(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "tekken.json";
+  const auto has = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  if (folder.empty() || !has("tekken.json") || has("tokenizer.json") || has("tokenizer.model")) return std::nullopt;
+  const Json json = parse_json(storage::read_model_file(file), file.string());
+  const JsonPlace version = JsonPlace(json, file.string()).at("config").at("version");
+  version.one_of(kVersions);
+  return version.string();
 }
 
 std::optional<std::string> decode_base64(std::string_view text) {

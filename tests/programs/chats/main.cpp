@@ -1,5 +1,6 @@
 // Renders chats as the trainer does. Reads JSON lines from stdin and answers each with one on stdout:
 //   {"template": source, "folder": path or ""}       sets the template                 -> {} or {"error": ...}
+//   {"chat_template": the profile's key, "folder": path or ""}                         the same
 //   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}
 //                                                                            -> {"text", "spans", "omissions"}
 //   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}}                    -> {"text"}
@@ -60,6 +61,8 @@ int main() {
       if (row.contains("template")) {
         chat_template.reset();
         chat_template = ChatTemplate::parse(row["template"], "t", row.value("folder", ""));
+      } else if (row.contains("chat_template")) {
+        chat_template = lora_train::tokenizer::load_chat_template(row["chat_template"], row.value("folder", ""));
       } else if (chat_template == nullptr) {
         answer = {{"error", "no template"}};
       } else {

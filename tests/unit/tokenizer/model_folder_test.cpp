@@ -43,6 +43,81 @@ TEST(ModelFolder, ABuiltInTemplateIsNamed) {
   EXPECT_SAYS(testing_support::refusal<IoError>([] { load_chat_template("chatlm", {}); }), "Built in: chatml, qwen2.5");
 }
 
+TEST(ModelFolder, TheVersionOfATekkenJsonChoosesATemplate) {
+  const TemporaryFolder folder;
+  const auto chosen = [&](const std::string& version) {
+    write_file_atomic(folder / "tekken.json", R"({"config": {"version": ")" + version + R"("}})");
+    const auto found = load_chat_template("tokenizer", folder.path());
+    return found == nullptr ? "none" : found->name();
+  };
+  EXPECT_EQ(chosen("v3"), "none") << "mistral-v3 is for tokenizer.model";
+  for (const std::string version : {"v7", "v11", "v13", "v15"})
+    EXPECT_EQ(chosen(version), "built-in template mistral-" + version);
+  EXPECT_THROW(chosen("v99"), FormatError);
+  write_file_atomic(folder / "tokenizer.json", "{}");
+  EXPECT_EQ(chosen("v7"), "none") << "the tokenizer is another file";
+  write_file_atomic(folder / "chat_template.jinja", "of the folder");
+  EXPECT_EQ(load_chat_template("tokenizer", folder.path())->source(), "of the folder");
+}
+
+std::string mistral_text(const std::string& version, const std::vector<Message>& chat, const std::string& tools = "",
+                         const std::string& kwargs = "") {
+  return load_chat_template("mistral-" + version, {})->render(chat, {.tools_json = tools, .kwargs_json = kwargs}).text;
+}
+
+TEST(ModelFolder, MistralTemplatesWriteTools) {
+  const std::vector<Message> chat = {{"system", "S"},
+                                     {"user", "Q"},
+                                     {"assistant", "", R"({"role": "assistant", "tool_calls": [
+        {"id": "abcdefghi", "function": {"name": "f", "arguments": {"x": 1}}},
+        {"id": "123456789", "function": {"name": "g", "arguments": "{}"}}]})"},
+                                     {"tool", "", R"({"role": "tool", "content": "2", "tool_call_id": "123456789"})"},
+                                     {"tool", "", R"({"role": "tool", "content": "1", "tool_call_id": "abcdefghi"})"},
+                                     {"assistant", "A "}};
+  const std::string tools = R"([{"function": {"name": "f", "strict": true}}])";
+  const std::string shown =
+      "[AVAILABLE_TOOLS][{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": "
+      "\"\", \"parameters\": {}}}][/AVAILABLE_TOOLS]";
+  const std::string begin = "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]" + shown + "[INST]Q[/INST]";
+  EXPECT_EQ(mistral_text("v7", chat, tools),
+            begin +
+                "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}, \"id\": \"abcdefghi\"}, {\"name\": \"g\", "
+                "\"arguments\": {}, \"id\": \"123456789\"}]</s>[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]"
+                "[TOOL_RESULTS]abcdefghi[TOOL_CONTENT]1[/TOOL_RESULTS]A</s>");
+  EXPECT_EQ(mistral_text("v11", chat, tools),
+            begin +
+                "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"x\": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}</s>"
+                "[TOOL_RESULTS]abcdefghi[TOOL_CONTENT]1[/TOOL_RESULTS]"
+                "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]A</s>");
+  const std::string later =
+      "[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]g[ARGS]{}</s>[TOOL_RESULTS]1[/TOOL_RESULTS]"
+      "[TOOL_RESULTS]2[/TOOL_RESULTS]A</s>";
+  EXPECT_EQ(mistral_text("v13", chat, tools), begin + later);
+  EXPECT_EQ(mistral_text("v15", chat, tools),
+            "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]" + shown +
+                "[MODEL_SETTINGS]{\"reasoning_effort\": \"none\"}[/MODEL_SETTINGS][INST]Q[/INST]" + later);
+}
+
+TEST(ModelFolder, MistralTemplatesTrainThoughtsWithTheAnswer) {
+  const std::vector<Message> chat = {
+      {"user", "Q"}, {"assistant", "", R"({"role": "assistant", "content": "A", "reasoning_content": "hm"})"}};
+  const RenderedChat rendered = load_chat_template("mistral-v13", {})->render(chat);
+  EXPECT_EQ(rendered.text, "<s>[INST]Q[/INST][THINK]hm[/THINK]A</s>");
+  ASSERT_EQ(rendered.spans.size(), 1U);
+  EXPECT_EQ(rendered.text.substr(rendered.spans[0].first), "[THINK]hm[/THINK]A</s>");
+  EXPECT_TRUE(rendered.omissions.empty());
+  EXPECT_SAYS(testing_support::refusal<DataError>([&] { mistral_text("v11", chat); }), "\"thinking\" is not possible");
+}
+
+TEST(ModelFolder, MistralTemplatesTakeTheReasoningEffort) {
+  EXPECT_EQ(mistral_text("v15", {{"user", "Q"}}, "", R"({"reasoning_effort": "high"})"),
+            "<s>[MODEL_SETTINGS]{\"reasoning_effort\": \"high\"}[/MODEL_SETTINGS][INST]Q[/INST]");
+  EXPECT_SAYS(testing_support::refusal<DataError>([] {
+                mistral_text("v15", {{"user", "Q"}}, "", R"({"reasoning_effort": "hgih"})");
+              }),
+              "expected none, minimal");
+}
+
 TEST(ModelFolder, ABrokenTemplateIsNeverPassedOver) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "chat_template.jinja", "{% if %}");

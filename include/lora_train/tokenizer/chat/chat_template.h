@@ -105,16 +105,16 @@ std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatT
 /// Per token: 1 if any of its bytes is in a span (transformers' rule), else 0. Spans ascend and do not overlap.
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);
 
-/// The text of a chat template that ships with the program (templates/*.jinja: the formats of common models, for chats
-/// without tools); empty for an unknown name.
+/// The text of a chat template that ships with the program (templates/*.jinja: the formats of common models; only
+/// mistral-v7 and later write tools); empty for an unknown name.
 std::optional<std::string_view> builtin_template(std::string_view name);
 
 /// "chatml", "qwen2.5", ...
 std::vector<std::string> builtin_template_names();
 
-/// Loads the profile's `chat_template`: "tokenizer" = the folder's own, null if it has none; a built-in name
-/// ("chatml"); or a .jinja file. Logs if it replaces the folder's own, unless `is_quiet` (for a check before the real
-/// load). Throws FormatError if it does not parse, IoError if a file cannot be read.
+/// Loads the profile's `chat_template`: "tokenizer" = the folder's own, without one the built-in one for the version of
+/// its tekken.json (v7 to v15, if that is its tokenizer), else null; a built-in name ("chatml"); or a .jinja file. Logs
+/// if it replaces the folder's own or is chosen by version, unless `is_quiet` (for a check before the real load). Throws FormatError if it does not parse, IoError if a file cannot be read.
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const std::filesystem::path& folder,
                                                  bool is_quiet = false);
 
