@@ -117,7 +117,7 @@ class DatasetReader {
              format_count(table->num_tokens()), format_count(num_supervised_),
              spec_.max_samples ? fmt::format("; max_samples: {}", *spec_.max_samples) : "",
              spec_.weight == 1 ? "" : fmt::format("; weight {:g}", spec_.weight));
-    return {layout_.type, std::move(table), files_, ledger_, fingerprint_};
+    return {layout_.type, std::move(table), files_, ledger_, fingerprint_, num_system_turns_};
   }
 
  private:
@@ -253,6 +253,7 @@ class DatasetReader {
         ledger_.add(LedgerReason::kFullyMasked, raw.where, element_prefix(raw.element) + "the example is empty");
         continue;
       }
+      num_system_turns_ += sample.has_system_turn ? 1 : 0;
       writer.append(sample.ids, sample.labels, static_cast<std::uint32_t>(block.file),
                     raw.line | std::uint64_t{raw.element} << 32, sample.weights,
                     {sample.soft_width, sample.soft_ids, sample.soft_log_probs});
@@ -269,6 +270,7 @@ class DatasetReader {
     }
     const nlohmann::json all = {{"type", static_cast<int>(layout_.type)},
                                 {"num_supervised", num_supervised_},
+                                {"num_system_turns", num_system_turns_},
                                 {"total", ledger_.total},
                                 {"entries", entries}};
     return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -278,6 +280,7 @@ class DatasetReader {
     const auto all = nlohmann::json::parse(table.metadata());
     layout_.type = static_cast<DatasetType>(all["type"].get<int>());
     num_supervised_ = all["num_supervised"].get<std::int64_t>();
+    num_system_turns_ = all["num_system_turns"].get<std::int64_t>();
     ledger_.total = all["total"].get<std::int64_t>();
     for (const auto& entry : all["entries"]) {
       ledger_.entries.push_back({static_cast<LedgerReason>(entry[0].get<int>()), entry[1].get<std::int64_t>(),
@@ -294,7 +297,7 @@ class DatasetReader {
   Detection layout_;
   Ledger ledger_;
   std::string fingerprint_;
-  std::int64_t num_supervised_ = 0;
+  std::int64_t num_supervised_ = 0, num_system_turns_ = 0;
 };
 
 }  // namespace

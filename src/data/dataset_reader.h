@@ -26,9 +26,10 @@ struct LoadOptions {
 struct LoadedDataset {
   DatasetType type = DatasetType::kAuto;  ///< as detected; kAuto if no example was good
   std::shared_ptr<const TokenTable> table;
-  std::vector<std::string> files;  ///< the files that StoredExample::file indexes
-  Ledger ledger;                   ///< total, bad examples, contents not rendered; kept is 0
-  std::string fingerprint;         ///< hash of the files' bytes, in order
+  std::vector<std::string> files;     ///< the files that StoredExample::file indexes
+  Ledger ledger;                      ///< total, bad examples, contents not rendered; kept is 0
+  std::string fingerprint;            ///< hash of the files' bytes, in order
+  std::int64_t num_system_turns = 0;  ///< examples with a system turn
 };
 
 /// The date, if the template uses it (strftime_now) and so renders examples differently tomorrow. Otherwise empty.

@@ -91,6 +91,14 @@ std::optional<std::int64_t> fewer(std::optional<std::int64_t> a, std::optional<s
   return a && b ? std::min(a, b) : (a ? a : b);
 }
 
+// Reasoning models of Mistral are published with their system prompt in a file; no template adds it.
+void log_published_prompt(const std::filesystem::path& model_folder) {
+  const std::filesystem::path file = model_folder / "SYSTEM_PROMPT.txt";
+  if (model_folder.empty() || !std::filesystem::exists(file)) return;
+  log_info("{} holds the system prompt that this model was published with; no training example has a system turn",
+           file.string());
+}
+
 // Prepares all sets of a run, step by step.
 class Preparation {
  public:
@@ -104,8 +112,10 @@ class Preparation {
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
       has_texts_ = has_texts_ || !(is_chat(loaded.type) || loaded.type == DatasetType::kPretokenized);
+      num_system_turns_ += loaded.num_system_turns;
       identity_ += loaded.fingerprint;
     }
+    if (has_chats_ && num_system_turns_ == 0) log_published_prompt(context_.model_folder);
     refuse_all_masked(data_.train, context_.tokenizer, section_.loss_on, kTrainingData);
     data_.loss_description = join({descriptions.begin(), descriptions.end()}, "; ");
   }
@@ -324,6 +334,7 @@ class Preparation {
   PreparedData data_;
   std::string identity_;
   bool has_chats_ = false, has_texts_ = false;
+  std::int64_t num_system_turns_ = 0;
 };
 
 }  // namespace

@@ -163,7 +163,8 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
   data::DataContext context{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template.get(),
                             .seed = profile.run.seed,
-                            .cache_folder = data::token_cache_folder(profile.data)};
+                            .cache_folder = data::token_cache_folder(profile.data),
+                            .model_folder = folder};
   if (config) {
     context.vocab_size = config->vocab_size;
     context.max_position_embeddings = config->context_length();

@@ -38,6 +38,7 @@ struct EncodedSample {
   std::vector<float> soft_log_probs = {};
   std::string not_rendered = {};  ///< the first part that the template left out, "messages[0].content (system)"
   std::string empty_answer = {};  ///< the first trained answer without content, "messages[1]" or "completion"
+  bool has_system_turn = false;
 };
 
 /// Refuses a loss_on that the layout does not support, naming those it does: ConfigError (where = "loss_on"). Refuses

@@ -59,7 +59,8 @@ data::DataContext data_context(const Profile& profile, const lora::ModelFiles& f
           .max_position_embeddings = files.config.context_length(),
           .seed = profile.run.seed,
           .cache_folder = data::token_cache_folder(profile.data),
-          .reads_soft_labels = profile.objective.loss_type == LossType::kKl};
+          .reads_soft_labels = profile.objective.loss_type == LossType::kKl,
+          .model_folder = files.resolved.folder};
 }
 
 namespace {

@@ -323,6 +323,35 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
+TEST_F(PrepareData, NamesThePublishedSystemPromptOnceIfNoChatHasOne) {
+  std::filesystem::create_directory(folder_ / "model");
+  write_file_atomic(folder_ / "model/SYSTEM_PROMPT.txt", "First think.");
+  context_.model_folder = folder_ / "model";
+  context_.cache_folder = folder_ / "cache";
+  const auto said = [&](const std::string& rows) {
+    set_log_file(folder_ / "log");
+    set_log_level(LogLevel::kInfo);
+    prepare(training_on(rows));
+    set_log_level(LogLevel::kOff);
+    set_log_file({});
+    const std::string log = read_file(folder_ / "log"), name = "model/SYSTEM_PROMPT.txt holds the system prompt";
+    std::filesystem::remove(folder_ / "log");
+    const std::size_t at = log.find(name);
+    return at == std::string::npos ? 0 : log.find(name, at + 1) == std::string::npos ? 1 : 2;
+  };
+  const std::string plain =
+                        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
+                    with_system =
+                        R"({"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "b"}]})";
+  EXPECT_EQ(said(plain + "\n" + plain), 1);
+  EXPECT_EQ(said(plain + "\n" + plain), 1) << "from the token cache";
+  EXPECT_EQ(said(plain + "\n" + with_system), 0);
+  EXPECT_EQ(said(plain + "\n" + with_system), 0) << "from the token cache";
+  EXPECT_EQ(said(texts(2)), 0);
+  std::filesystem::remove(folder_ / "model/SYSTEM_PROMPT.txt");
+  EXPECT_EQ(said(plain), 0);
+}
+
 TEST_F(PrepareData, ALaterExampleOfAnotherLayoutIsABadExampleUnlessTypeDecides) {
   DataSection section = training_on(texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})");
   section.max_drop_fraction = 0.5;

@@ -23,6 +23,7 @@ struct DataContext {
   std::size_t num_threads = 0;               ///< tokeniser threads; 0 = one per core
   bool reads_soft_labels = false;  ///< training examples keep the teacher's log-probabilities; at least one example
                                    ///< must have them
+  std::filesystem::path model_folder = {};  ///< its SYSTEM_PROMPT.txt is named if no chat has a system turn
 };
 
 }  // namespace lora_train::data
