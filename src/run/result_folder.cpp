@@ -59,7 +59,9 @@ void add_generation_config(const lora::ModelFiles& model, std::optional<std::int
 void add_tokenizer(const lora::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
   static const std::map<std::string, std::string> kNone;
   const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
-  for (const auto& [name, text] : changed) files.push_back({name, text});
+  for (const auto& [name, text] : changed) {
+    if (!text.empty()) files.push_back({name, text});
+  }
   for (const char* name : storage::kTokenizerFiles) {
     const bool is_template_of_run = name == kTemplateFile && model.chat_template;
     if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);

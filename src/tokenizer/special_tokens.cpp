@@ -134,6 +134,11 @@ constexpr const char* kOldFile = "added_tokens.json";
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
+/// Empty without the file.
+OrderedJson read_json_object(const fs::path& file) {
+  return fs::exists(file) ? OrderedJson::parse(storage::read_model_file(file)) : OrderedJson::object();
+}
+
 /// The end of the string, array or object that begins at `at`, or of one other character.
 std::size_t value_end(std::string_view json, std::size_t at) {
   int depth = 0;
@@ -309,7 +314,7 @@ void FileTokenizer::set_token(std::int32_t id, const std::string& token) {
   ids_.try_emplace(token, id);
 }
 
-std::optional<std::int32_t> FileTokenizer::next_added_id() const {
+std::int32_t FileTokenizer::next_added_id() const {
   std::int32_t next = num_model_tokens_;
   for (const std::int32_t id : added_) next = std::max(next, id + 1);
   return next;
@@ -364,17 +369,22 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
   adds_bos_ = special_tokens.add_bos_token.value_or(adds_bos_) && bos_id_.has_value();
 }
 
+std::string config_with_names(const fs::path& folder, const SpecialTokens& special_tokens) {
+  OrderedJson config = read_json_object(folder / kConfigFile);
+  for (const auto& [key, token] : special_tokens.named) {
+    if (token && !config.contains(key)) config[key] = *token;
+  }
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  return config.dump(2) + "\n";
+}
+
 std::map<std::string, std::string> files_with_new_tokens(const fs::path& folder, const std::string& main_file,
                                                          std::string_view bytes,
                                                          const std::vector<AddedToken>& tokens) {
   std::map<std::string, std::string> files;
   const bool is_json = main_file == "tokenizer.json";
   if (is_json) files[main_file] = with_added_tokens(bytes, tokens);
-  const auto read = [&](const char* name) {
-    return fs::exists(folder / name) ? OrderedJson::parse(storage::read_model_file(folder / name))
-                                     : OrderedJson::object();
-  };
-  OrderedJson config = read(kConfigFile), old = read(kOldFile);
+  OrderedJson config = read_json_object(folder / kConfigFile), old = read_json_object(folder / kOldFile);
   const bool has_decoder = config.contains(kDecoderKey) && config[kDecoderKey].is_object();
   if (has_decoder || (!is_json && old.empty())) {
     for (const AddedToken& token : tokens) config[kDecoderKey][std::to_string(token.id)] = flags_of(token);

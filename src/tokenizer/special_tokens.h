@@ -110,7 +110,7 @@ class FileTokenizer : public Tokenizer {
 
  protected:
   /// As in tokenizers: AddedVocabulary::add_tokens.
-  std::optional<std::int32_t> next_added_id() const override;
+  std::int32_t next_added_id() const override;
   void add_token(const AddedToken& token) final { add(token, {}); }
 
   /// "" for an id without a token.
@@ -139,5 +139,9 @@ class FileTokenizer : public Tokenizer {
 std::map<std::string, std::string> files_with_new_tokens(const std::filesystem::path& folder,
                                                          const std::string& main_file, std::string_view bytes,
                                                          const std::vector<AddedToken>& tokens);
+
+/// The folder's tokenizer_config.json with the tokens that it lacks in `special_tokens.named`, for a tokenizer.json that
+/// transformers reads without any class of its own.
+std::string config_with_names(const std::filesystem::path& folder, const SpecialTokens& special_tokens);
 
 }  // namespace lora_train::tokenizer

@@ -60,15 +60,34 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     wanted += (wanted.empty() ? "" : " or ") + std::string(kind.name);
     const std::filesystem::path file = folder / kind.name;
     if (!std::filesystem::exists(file)) continue;
-    const SpecialTokens special_tokens = read_special_tokens(folder);
+    SpecialTokens special_tokens = read_special_tokens(folder);
     const std::string bytes = storage::read_model_file(file);
     auto tokenizer = kind.make(bytes, file.string(), special_tokens, options);
     tokenizer->fingerprint_ = hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                           (options.special_tokens_in_text ? "+" : "-") + kind.mark);
-    if (!options.new_tokens.empty()) tokenizer->add_tokens(options, file, bytes);
+    if (options.new_tokens.empty()) return tokenizer;
+    if (kind.file == TokenizerFile::kTekken) return converted(*tokenizer, file, bytes, special_tokens, options);
+    tokenizer->add_tokens(options, file, bytes);
     return tokenizer;
   }
   throw FormatError(folder.string(), "no {} in this folder; copy the model's tokenizer files into it", wanted);
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::converted(const Tokenizer& tekken, const std::filesystem::path& file,
+                                                std::string_view bytes, SpecialTokens& special_tokens,
+                                                const TokenizerOptions& options) {
+  const std::pair<const char*, std::optional<std::int32_t>> ids[] = {
+      {"bos_token", tekken.bos_id()}, {"eos_token", tekken.eos_id()}, {"pad_token", tekken.pad_id()}};
+  for (const auto& [key, id] : ids) {
+    if (id) special_tokens.named.try_emplace(key, tekken.id_to_token(*id));
+  }
+  const std::string json = tekken_as_json(bytes, file.string());
+  auto tokenizer = make_json_tokenizer(json, file.string(), special_tokens, options);
+  tokenizer->fingerprint_ = tekken.fingerprint();
+  tokenizer->add_tokens(options, file.parent_path() / "tokenizer.json", json);
+  tokenizer->changed_files_["tokenizer_config.json"] = config_with_names(file.parent_path(), special_tokens);
+  tokenizer->changed_files_[file.filename().string()] = "";
+  return tokenizer;
 }
 
 void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes) {
@@ -83,12 +102,7 @@ void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesyste
                         "add_tokens",
                         file.parent_path().string(), content, *id);
     }
-    const auto id = next_added_id();
-    if (!id) {
-      throw ConfigError("add_tokens",
-                        file.string() + " cannot hold added tokens; use a model folder with tokenizer.json");
-    }
-    added.push_back({.id = *id, .content = content, .normalized = !is_verbatim(content)});
+    added.push_back({.id = next_added_id(), .content = content, .normalized = !is_verbatim(content)});
     add_token(added.back());
   }
   changed_files_ = files_with_new_tokens(file.parent_path(), file.filename().string(), bytes, added);

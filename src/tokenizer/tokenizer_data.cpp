@@ -175,8 +175,9 @@ TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tok
   if (const auto file = folder / "tokenizer.model"; std::filesystem::exists(file)) {
     return sentencepiece_data(storage::read_model_file(file), file.string(), tokenizer);
   }
-  throw FormatError((folder / "tekken.json").string(),
-                    "tekken.json has no merges to export; use a model folder with tokenizer.json");
+  const std::filesystem::path file = folder / "tekken.json";
+  const std::string json = tekken_as_json(storage::read_model_file(file), file.string());
+  return json_data(json, file.string(), *make_json_tokenizer(json, file.string(), read_special_tokens(folder), {}));
 }
 
 }  // namespace lora_train::tokenizer

@@ -53,6 +53,10 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options);
 
+/// The tokenizer.json with the same ids, which can hold more tokens and has merges: what encoding with the ranks makes of
+/// two parts. FormatError as make_tekken, and if a special token is spelled as another one.
+std::string tekken_as_json(std::string_view bytes, const std::string& file);
+
 /// config.version ("v7") of the folder's tekken.json; empty if its tokenizer is another file.
 std::optional<std::string> tekken_version(const std::filesystem::path& folder);
 

@@ -61,7 +61,7 @@ class Tokenizer {
   /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json and
   /// generation_config.json if they exist. Throws FormatError for a missing or malformed file, and for unsupported
   /// features, with the file and the place in it ("folder/tokenizer.json: model.dropout"). Throws ConfigError
-  /// (add_tokens) for new tokens that the tokenizer already has or that files of its kind cannot hold.
+  /// (add_tokens) for new tokens that the tokenizer already has.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
 
   Tokenizer(const Tokenizer&) = delete;
@@ -95,14 +95,15 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
   /// 32 hexadecimal digits over everything that determines the ids: file bytes and options. For cache keys.
   const std::string& fingerprint() const { return fingerprint_; }
-  /// The files of the folder that new tokens change: name and new text. Together with the other files, they load as
-  /// this tokenizer. Empty without new tokens.
+  /// The files of the folder that new tokens change: name and new text, or no text if the file must go. Together with the
+  /// other files, they load as this tokenizer. Empty without new tokens. A tekken.json goes: it has no place for them, and
+  /// a tokenizer.json with the same ids takes its place (transformers prefers tekken.json where both are).
   const std::map<std::string, std::string>& changed_files() const { return changed_files_; }
 
  protected:
   Tokenizer() = default;
-  /// The id that Hugging Face gives to the next added token; nullopt if the files cannot hold one.
-  virtual std::optional<std::int32_t> next_added_id() const { return std::nullopt; }
+  /// The id that Hugging Face gives to the next added token.
+  virtual std::int32_t next_added_id() const { return vocab_size(); }
   virtual void add_token(const AddedToken&) {}
   /// Fills the members below from the folder's side files.
   void apply_special_tokens(const SpecialTokens& special_tokens);
@@ -114,6 +115,10 @@ class Tokenizer {
 
  private:
   void add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes);
+  /// The tokenizer of a tekken.json, as the one of a tokenizer.json with new tokens.
+  static std::unique_ptr<Tokenizer> converted(const Tokenizer& tekken, const std::filesystem::path& file,
+                                              std::string_view bytes, SpecialTokens& special_tokens,
+                                              const TokenizerOptions& options);
   std::map<std::string, std::string> changed_files_;
 };
 

@@ -42,8 +42,8 @@ struct TokenizerData {
   bool adds_space_prefix = false;
 };
 
-/// Reads the same file as Tokenizer::load in this folder; `tokenizer` is its result. Throws FormatError for tekken.json
-/// and Unigram models, and for a normalizer or pre_tokenizer that these fields cannot hold; IoError.
+/// Reads the same file as Tokenizer::load in this folder; `tokenizer` is its result. A tekken.json
+/// becomes a tokenizer.json with the same ids first. Throws FormatError for Unigram models, and for a normalizer or pre_tokenizer that these fields cannot hold; IoError.
 TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tokenizer& tokenizer);
 
 }  // namespace lora_train::tokenizer

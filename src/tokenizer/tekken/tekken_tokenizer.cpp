@@ -40,9 +40,6 @@ class TekkenTokenizer final : public BpeTokenizer {
   }
 
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
-
- protected:
-  std::optional<std::int32_t> next_added_id() const override { return std::nullopt; }
 };
 
 std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
@@ -170,7 +167,87 @@ TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
   return out;
 }
 
+using Ranks = std::unordered_map<std::string_view, std::size_t>;
+
+/// The parts that byte-pair encoding makes of a token without the token itself and those of higher rank; the merge of the
+/// lowest rank comes first, and among equal ones the leftmost.
+std::vector<std::string_view> parts_of(std::string_view token, std::size_t token_rank, const Ranks& ranks) {
+  std::vector<std::string_view> parts;
+  for (std::size_t i = 0; i < token.size(); ++i) parts.push_back(token.substr(i, 1));
+  while (parts.size() > 1) {
+    std::size_t lowest = token_rank, at = 0;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      const auto found = ranks.find({parts[i].data(), parts[i].size() + parts[i + 1].size()});
+      if (found != ranks.end() && found->second < lowest) {
+        lowest = found->second;
+        at = i;
+      }
+    }
+    if (lowest == token_rank) break;
+    parts[at] = {parts[at].data(), parts[at].size() + parts[at + 1].size()};
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+  }
+  return parts;
+}
+
+/// A token of other than two parts has no merge: only a piece that equals it becomes this token (ignore_merges).
+Json merges_of(const std::vector<std::string>& tokens) {
+  Ranks ranks;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) ranks.emplace(tokens[rank], rank);
+  Json merges = Json::array();
+  for (std::size_t rank = 256; rank < tokens.size(); ++rank) {
+    const auto parts = parts_of(tokens[rank], rank, ranks);
+    if (parts.size() == 2) merges.push_back({bytes_to_byte_level(parts[0]), bytes_to_byte_level(parts[1])});
+  }
+  return merges;
+}
+
+/// A tokenizer.json without tokens.
+constexpr const char* kTokenizerJson = R"({
+  "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+  "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": false},
+    {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]},
+  "post_processor": null,
+  "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+  "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": true,
+            "vocab": {}, "merges": []}})";
+
+/// Its post_processor that puts the token before a text.
+Json token_in_front(const std::string& token, std::size_t id) {
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json front = {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+  return {{"type", "TemplateProcessing"},
+          {"single", {front, text}},
+          {"pair", {front, text, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}}},
+          {"special_tokens", {{token, {{"id", token}, {"ids", {id}}, {"tokens", {token}}}}}}};
+}
+
 }  // namespace
+
+std::string tekken_as_json(std::string_view bytes, const std::string& file) {
+  const TekkenFile tekken = parse_tekken(bytes, file);
+  Json json = Json::parse(kTokenizerJson);
+  Json& vocabulary = json["model"]["vocab"];
+  const auto add_to_vocabulary = [&](const std::string& text) {
+    const std::size_t id = vocabulary.size();
+    vocabulary[text] = id;
+    if (vocabulary.size() == id)
+      throw FormatError(file, "\"{}\" is both a special and another token; no tokenizer.json can have that", text);
+  };
+  for (const std::string& token : tekken.special_tokens) {
+    if (token == "<s>") json["post_processor"] = token_in_front(token, vocabulary.size());
+    Json entry = Json::parse(R"({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})");
+    entry.update({{"id", vocabulary.size()}, {"content", token}, {"special", true}});
+    json["added_tokens"].push_back(std::move(entry));
+    add_to_vocabulary(token);
+  }
+  for (const std::string& token : tekken.tokens) add_to_vocabulary(bytes_to_byte_level(token));
+  json["model"]["merges"] = merges_of(tekken.tokens);
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = tekken.pattern;
+  return json.dump(1);
+}
 
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options) {

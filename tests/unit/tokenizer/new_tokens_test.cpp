@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "lora_train/tokenizer/tokenizer.h"
 #include "special_tokens.h"
@@ -33,7 +34,9 @@ class NewTokens : public testing::Test {
   }
   /// The tokenizer that the changed files of `tokenizer`, written over those of the folder, load as.
   std::unique_ptr<Tokenizer> reload(const Tokenizer& tokenizer) const {
-    for (const auto& [name, text] : tokenizer.changed_files()) write_text(folder_ / name, text);
+    for (const auto& [name, text] : tokenizer.changed_files()) {
+      if (!text.empty()) write_text(folder_ / name, text);
+    }
     return load();
   }
   void write(const char* name, const std::string& text) const { write_text(folder_ / name, text); }
@@ -52,6 +55,54 @@ TEST_F(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
   EXPECT_NE(tokenizer->fingerprint(), base->fingerprint());
   EXPECT_NE(tokenizer->fingerprint(), load({"<b>", "bd"})->fingerprint());
   EXPECT_TRUE(base->changed_files().empty());
+}
+
+// tekken.json: the 256 bytes and "ab" after three special tokens.
+std::string tekken_json() {
+  nlohmann::json json = {{"config",
+                          {{"pattern", "[^\\s]+|\\s+"},
+                           {"num_vocab_tokens", 257},
+                           {"default_vocab_size", 260},
+                           {"default_num_special_tokens", 3},
+                           {"version", "v13"}}}};
+  for (int rank = 0; rank < 3; ++rank)
+    json["special_tokens"].push_back({{"rank", rank},
+                                      {"token_str", std::vector<std::string>{"<s>", "</s>", "<pad>"}.at(rank)},
+                                      {"is_control", true}});
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (int rank = 0; rank < 257; ++rank) {
+    const std::string byte = {kDigits[rank >> 2 & 63], kDigits[(rank & 3) << 4], '=', '='};
+    json["vocab"].push_back({{"rank", rank}, {"token_bytes", rank == 256 ? "YWI=" : byte}, {"token_str", nullptr}});
+  }
+  return json.dump();
+}
+
+TEST_F(NewTokens, OfATekkenJsonAreInATokenizerJsonInItsPlace) {
+  write("tekken.json", tekken_json());
+  write("tokenizer_config.json", R"({"tokenizer_class": "MistralCommonBackend", "note": 1})");
+  const auto base = load(), tokenizer = load({"<b>"});
+  EXPECT_EQ(base->vocab_size(), 260);
+  EXPECT_EQ(tokenizer->token_to_id("<b>"), 260);
+  const std::string text = "<s>abc ab<b>\xC3\xA9</s>";
+  const Ids ids = {0, 259, 3 + 'c', 3 + ' ', 259, 260, 3 + 0xC3, 3 + 0xA9, 1};
+  EXPECT_EQ(tokenizer->encode(text).ids, ids);
+  EXPECT_EQ(tokenizer->eos_id(), 1);
+  EXPECT_EQ(tokenizer->pad_id(), 2);
+  EXPECT_EQ(tokenizer->changed_files().at("tekken.json"), "") << "it goes";
+  const auto config = nlohmann::json::parse(tokenizer->changed_files().at("tokenizer_config.json"));
+  const nlohmann::json expected = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                   {"note", 1},
+                                   {"bos_token", "<s>"},
+                                   {"eos_token", "</s>"},
+                                   {"pad_token", "<pad>"}};
+  EXPECT_EQ(config, expected);
+  std::filesystem::remove(folder_ / "tekken.json");
+  const auto again = reload(*tokenizer);
+  EXPECT_EQ(again->encode(text).ids, ids);
+  EXPECT_EQ(again->decode(ids), text);
+  EXPECT_EQ(again->eos_id(), 1);
+  EXPECT_TRUE(again->adds_bos());
+  EXPECT_FALSE(again->is_special(260));
 }
 
 // Axolotl's `tokens`: AddedToken(token, normalized=False).

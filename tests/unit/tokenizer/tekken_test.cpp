@@ -86,6 +86,35 @@ TEST(Tekken, DecodesBytesBetweenSpecialTokens) {
   EXPECT_FALSE(tokenizer->is_special(4));
 }
 
+TEST(Tekken, AsTokenizerJsonHasTheSameIdsAndSpells) {
+  const auto tekken = load_tekken(small_tekken());
+  const auto json = make_json_tokenizer(tekken_as_json(small_tekken().dump(), "tekken.json"), "tokenizer.json", {}, {});
+  for (const char* text :
+       {"abc", "abbc", "abab", "zzz", "a zzzzz", "zzzzzz", "zzzzz ab<s>c<SPECIAL_3>", "\xC3\xA9 bcab\n\x01"}) {
+    const Encoding expected = tekken->encode(text, true), got = json->encode(text, true);
+    EXPECT_EQ(got.ids, expected.ids) << text;
+    EXPECT_EQ(json->decode(got.ids), tekken->decode(expected.ids)) << text;
+  }
+  EXPECT_EQ(json->vocab_size(), tekken->vocab_size());
+  EXPECT_EQ(json->bos_id(), 1);
+  EXPECT_TRUE(json->adds_bos());
+  EXPECT_TRUE(json->is_special(3));
+  EXPECT_FALSE(json->is_special(4));
+}
+
+TEST(Tekken, AsTokenizerJsonHasTheMergesOfTheRanks) {
+  const OrderedJson json = OrderedJson::parse(tekken_as_json(small_tekken().dump(), "tekken.json"));
+  const OrderedJson expected = OrderedJson::parse(R"([["a", "b"], ["ab", "c"], ["b", "c"], ["z", "z"]])");
+  EXPECT_EQ(json["model"]["merges"], expected) << "zzzzz would be three parts, and abab is not in the vocabulary";
+}
+
+TEST(Tekken, AsTokenizerJsonTwoTokensCannotShareASpelling) {
+  OrderedJson json = small_tekken();
+  json["special_tokens"][0]["token_str"] = "abc";
+  EXPECT_SAYS(testing_support::refusal<FormatError>([&] { tekken_as_json(json.dump(), "tekken.json"); }),
+              "\"abc\" is both");
+}
+
 TEST(Tekken, IsFoundInAFolder) {
   const testing_support::TemporaryFolder folder;
   testing_support::write_text(folder / "tekken.json", small_tekken().dump());
