@@ -39,7 +39,10 @@ const std::vector<PreTokenizer>& pre_tokenizers() {
   static const std::string tekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
                                     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
                                     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  static const std::string marks = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
+                                   R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   static const std::vector<PreTokenizer> table = {
+      {"qwen35", false, {marks}},
       {"qwen2", false, {contractions + R"(\p{N})" + rest}},
       {"llama-bpe", true, {contractions + R"(\p{N}{1,3})" + rest}},
       {"smaug-bpe", false, {contractions + R"(\p{N}{1,3})" + rest}},

@@ -26,7 +26,8 @@ ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
 ROTATES_PAIRS = ("mistral", "llama", "granite")
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-PATTERNS = {"qwen2": CONTRACTIONS + r"\p{N}" + REST, "llama-bpe": CONTRACTIONS + r"\p{N}{1,3}" + REST}
+PATTERNS = {"qwen35": (CONTRACTIONS + r"\p{N}" + REST).replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"^\s\p{L}", r"^\s\p{L}\p{M}"),
+            "qwen2": CONTRACTIONS + r"\p{N}" + REST, "llama-bpe": CONTRACTIONS + r"\p{N}{1,3}" + REST}
 TEXT = ["The quick brown fox jumps over the lazy dog. The dog sleeps, and the fox is gone!", "It's 12345 o'clock; they'll sing.",
         "Where the river ends, there the other one begins: then and there, here and now."] * 3
 TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"

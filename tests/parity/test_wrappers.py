@@ -324,10 +324,11 @@ def test_gguf(tmp_path, name):
     if name not in family_case.OWN and not (family_case.DATA / name).exists():
         pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
     case = family_case.make(name, tmp_path / "case", vocab_size=352)
-    gguf_case.write_tokenizer("qwen2", case.model_dir)
+    gguf_case.write_tokenizer("qwen35", case.model_dir)
     file = tmp_path / "model.gguf"
     engine.run("lora-train", "export", "--gguf", file, "--model", case.model_dir, "--adapter", case.adapter_dir, "--merge")
     fields, tensors = gguf_case.read(file)
+    assert fields["tokenizer.ggml.pre"] == "qwen35"
     assert fields["general.architecture"] == gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[ARCHITECTURES[name]]]
     expected = expected_gguf(name, case)
     assert set(tensors) == set(expected)
