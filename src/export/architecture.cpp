@@ -52,7 +52,7 @@ bool has_rotated_pairs(const model::ModelConfig& config) {
 }
 
 bool is_qwen_vl(const model::ModelConfig& config) {
-  return config.is_in_wrapper() && (config.family == Family::kQwen2 || config.family == Family::kQwen3);
+  return config.is_in_wrapper() && config.architecture.starts_with("Qwen");
 }
 
 bool is_mistral3(const model::ModelConfig& config) {

@@ -1,7 +1,6 @@
 #include "lora_train/lora/adapter_config.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -134,14 +133,12 @@ LoraTargets read_targets(const AdapterConfigReader& reader) {
   return listed;
 }
 
-/// For the card only; anything but the name of a class is none.
+/// For the card: a class that holds towers too, else nothing.
 std::string read_base_class(const AdapterConfigReader& reader) {
   if (!reader.is_given("auto_mapping") || !reader.at("auto_mapping").is_object()) return {};
   const Json name = reader.at("auto_mapping").value("base_model_class", Json());
-  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
-  return name.is_string() && std::ranges::all_of(name.get_ref<const std::string&>(), is_letter)
-             ? name.get<std::string>()
-             : std::string();
+  const bool is_known = name.is_string() && model::is_wrapper_class(name.get_ref<const std::string&>());
+  return is_known ? name.get<std::string>() : std::string();
 }
 
 constexpr const char* kRowsKey = "trainable_token_indices";

@@ -32,6 +32,12 @@ std::string targets_key(const AdapterConfig& options) {
 /// The limit for matching one name of about 40 characters: about 10 ms.
 constexpr std::uint32_t kMaxSteps = 200'000;
 
+/// A path in its class, in the text class, and in a wrapper of transformers 4.
+std::vector<std::string> spellings(const std::string& path) {
+  const std::string text = model::text_class_name(path);
+  return {path, text, "language_model." + text};
+}
+
 /// A whole-string regular expression; the constructs in target patterns have their Python meaning.
 class FullMatch {
  public:
@@ -50,10 +56,11 @@ class FullMatch {
                        reinterpret_cast<const char*>(message), offset));
   }
 
-  /// A path in any class also matches as the text class has it.
-  bool matches_path(const std::string& path) const { return matches(path) || matches(model::text_class_name(path)); }
+  /// A path in any class also matches as other classes spell it.
+  bool matches_path(const std::string& path) const {
+    return std::ranges::any_of(spellings(path), [this](const std::string& text) { return matches(text); });
+  }
 
- private:
   bool matches(const std::string& text) const {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
@@ -133,10 +140,11 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const AdapterConfig& op
   std::vector<std::pair<std::int64_t, std::string>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     for (const auto& linear : model::linear_names(config, layer)) {
-      const std::string path = path_in_class(config, layer, linear), text_path = model::linear_path(layer, linear);
+      const std::string path = path_in_class(config, layer, linear);
+      const std::vector<std::string> names_of_path = spellings(path);
       bool is_target = is_all || (regex && regex->matches_path(path));
       for (const auto& name : targets.names) {
-        if (!is_suffix(path, name) && !is_suffix(text_path, name)) continue;
+        if (!std::ranges::any_of(names_of_path, [&](const auto& text) { return is_suffix(text, name); })) continue;
         unmatched.erase(name);
         is_target = true;
       }
@@ -195,7 +203,36 @@ void check_pattern(const AdapterConfig& options, const std::vector<std::string>&
   }
 }
 
+/// Replaces patterns of which any was needed in another spelling by the whole names that they give a value.
+template <typename Value>
+void respell(const AdapterConfig& options, const std::string& key, const std::vector<std::string>& paths,
+             std::vector<std::pair<std::string, Value>>& patterns) {
+  const auto compiled = compile(options, key, patterns);
+  const auto in_class = [&](const std::string& path) {
+    const auto matches = [&](const auto& entry) { return entry.first.matches(path); };
+    return static_cast<std::size_t>(std::ranges::find_if(compiled, matches) - compiled.begin());
+  };
+  if (std::ranges::all_of(paths, [&](const auto& path) { return in_class(path) == first_match(compiled, path); }))
+    return;
+  std::vector<std::pair<std::string, Value>> whole;
+  for (const std::string& path : paths) {
+    const std::size_t index = first_match(compiled, path);
+    if (index < patterns.size()) whole.emplace_back(escaped_dots(path), patterns[index].second);
+  }
+  patterns = std::move(whole);
+}
+
 }  // namespace
+
+void spell_for_class(const model::ModelConfig& config, const std::vector<AdapterSpec>& specs, AdapterConfig& options) {
+  std::vector<std::string> paths;
+  for (const AdapterSpec& spec : specs) paths.push_back(path_in_class(config, spec.layer, spec.linear));
+  respell(options, "rank_pattern", paths, options.rank_pattern);
+  respell(options, "alpha_pattern", paths, options.alpha_pattern);
+  options.lora_target_modules = explicit_targets(specs, config);
+  options.module_prefix = config.module_prefix;
+  options.base_class = config.is_in_wrapper() ? config.architecture : "";
+}
 
 std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const std::vector<std::string>& paths) {
   const auto ranks = compile(options, "rank_pattern", options.rank_pattern);

@@ -29,7 +29,10 @@ std::string merged_config(const std::string& text, const MergeRequest& request, 
   const bool has_rows = merged.config().added_rows > 0;
   if (!merged.is_base_quantised() && !has_rows && !request.dtype) return text;
   auto document = nlohmann::ordered_json::parse(text);
-  if (merged.is_base_quantised()) document.erase("quantization_config");
+  if (merged.is_base_quantised()) {
+    document.erase("quantization_config");
+    if (document.contains("text_config")) document["text_config"].erase("quantization_config");
+  }
   if (has_rows) {
     auto& text_config = document.contains("text_config") ? document["text_config"] : document;
     text_config["vocab_size"] = merged.config().vocab_size;
@@ -45,6 +48,18 @@ class Merger {
       : request_(request), hooks_(hooks), merged_(request.model, request.adapter, hooks.decode) {}
 
   const MergedWeights& merged() const { return merged_; }
+
+  /// The result has no quantization_config that would say what the codes of a tower are.
+  void refuse_quantised_towers() const {
+    if (!merged_.is_base_quantised()) return;
+    for (const auto& [name, entry] : merged_.weights().entries()) {
+      if (storage::part_beside_text(entry.name).empty() || storage::dtype_bits(entry.dtype) > 8) continue;
+      throw FormatError(merged_.weights().where(entry),
+                        "is {}: a tower that is quantised as well cannot be merged into; merge into the model that was "
+                        "quantised",
+                        storage::describe(entry));
+    }
+  }
 
   /// The files of the source with their tensors.
   std::vector<FileToWrite> weight_files(MergeResult& result) {
@@ -120,6 +135,7 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
 
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
   Merger merger(request, hooks);
+  merger.refuse_quantised_towers();
   MergeResult result;
   storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {request.model, request.adapter},
                                request.overwrite);

@@ -32,7 +32,9 @@ bool is_run_name(std::string_view name) {
 
 bool is_checkpoint_file(std::string_view name) { return is_one_of(name, kCheckpointFiles); }
 
-bool is_result_file(std::string_view name) { return is_one_of(name, kResultFiles) || is_tokenizer_file(name); }
+bool is_result_file(std::string_view name) {
+  return is_one_of(name, kResultFiles) || is_one_of(name, kProcessorFiles) || is_tokenizer_file(name);
+}
 
 bool is_tokenizer_file(std::string_view name) { return is_one_of(name, kTokenizerFiles); }
 

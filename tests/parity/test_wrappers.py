@@ -12,13 +12,14 @@ import transformers
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 import engine
 import family_case
 import gguf_case
 import oracle
 import random_case
-from first_step import check
+from first_step import assert_same, check
 from generation import by_transformers, ids_of, load, probe, request_for
 
 WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text")]
@@ -141,6 +142,35 @@ def test_peft_loads_the_adapter_of_a_run_on_the_class(family, tmp_path, name):
     assert abs(base - ours[0]["loss"]) > 1e-3, "the adapter changes nothing: this test tests nothing"
 
 
+def test_patterns_in_other_spellings_mean_the_same_in_peft(family, tmp_path):
+    """PEFT matches none of them on the class: the result names the linears as the class does."""
+    case = family("mistral3")
+    patterns = {"rank_pattern": {r"model.layers.0.self_attn.q_proj": 2, "down_proj": 3},
+                "alpha_pattern": {r"language_model.model.layers.1.*up_proj": 64}}
+    profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", lora_r=4, max_steps=2, learning_rate=1e-2, **patterns)
+    engine.train(profile, tmp_path)
+    adapter = tmp_path / "run/adapter"
+    model = PeftModel.from_pretrained(oracle.load_base(case.model_dir), adapter).eval()
+    ours = engine.evaluate(dict(profile, eval_datasets=profile["datasets"]), tmp_path, adapter=adapter)
+    assert ours[0]["loss"] == pytest.approx(oracle.loss(model, case.rows), rel=1e-6)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert len(config["rank_pattern"]) == 1 + 3 and len(config["alpha_pattern"]) == 1, config
+
+
+def test_a_quantised_tower_is_not_merged(family, tmp_path):
+    case = family("ministral3")
+    coded, _ = store_as_fp8(case, tmp_path, ())
+
+    def parts(key, tensor):
+        is_of_tower = key.startswith("vision_tower.") and key.endswith("q_proj.weight")
+        return [(key, tensor.to(torch.float8_e4m3fn) if is_of_tower else tensor)]
+
+    family_case.rewrite_file(coded / "model.safetensors", parts)
+    done = engine.start("lora-train", "merge", "--model", coded, "--adapter", case.adapter_dir, "--output-dir", tmp_path / "out")
+    assert done.returncode == 4 and "a tower that is quantised as well" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["mistral3", "qwen3_vl"])
 def test_the_adapter_of_the_text_class_is_read_too(references, tmp_path, name):
     """And that of transformers 4, for Mistral 3."""
@@ -179,8 +209,10 @@ def test_full_finetuning_writes_the_whole_wrapper(family, tmp_path, name):
     case = family(name)
     profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", adapter="none", max_steps=2, learning_rate=1e-3,
                                  save_dtype="fp32")
+    (case.model_dir / "preprocessor_config.json").write_text("{}")
     engine.train(profile, tmp_path)
     out = tmp_path / "run/model"
+    assert (out / "preprocessor_config.json").read_text() == "{}"
     before, after = raw_tensors(case.model_dir), raw_tensors(out)
     assert before.keys() == after.keys()
     same = {key for key in before if torch.equal(before[key], after[key])}
@@ -342,3 +374,65 @@ def test_cuda_kernels_on_the_cpu(references, tmp_path, name):
     for more in ((), engine.OWN_GRADIENTS):
         profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=2)
         check(case, *engine.probe(profile, tmp_path, kernels=(*engine.CUDA_ON_CPU, *more)), loss, reference)
+
+
+@pytest.mark.parametrize("name, rows", [("mistral3", 352), ("qwen3_vl", 284)])  # untied with spare rows, tied and enlarged
+def test_new_tokens_with_the_tokenizer_of_qwen3_5(tmp_path, name, rows):
+    if not (family_case.DATA / name).exists():
+        pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
+    case = family_case.make(name, tmp_path / "case", vocab_size=rows)
+    gguf_case.write_tokenizer("qwen35", case.model_dir)
+    chats = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": f"{text[:9]} <conf_{at % 2}>"}]}
+             for at, text in enumerate(gguf_case.TEXT[:6])]
+    data = tmp_path / "chats.jsonl"
+    random_case.write_rows(data, chats)
+    profile = {**engine.profile_for(case, tmp_path / "run", init_adapter="unset", max_steps=4, max_seq_len=256, micro_batch_size=2,
+                                    global_batch_size=2, learning_rate=1e-2), "datasets": [str(data)], "add_tokens": ["<conf_0>", "<conf_1>"]}
+    engine.train(profile, tmp_path)
+    adapter, merged = tmp_path / "run/adapter", tmp_path / "merged"
+    shown = engine.run("lora-train", "tokenize", "--profile", engine.write_profile(profile, tmp_path), "--show", 6, "--json")
+    examples = [json.loads(line) for line in shown.splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(adapter)
+    assert [row["input_ids"] for row in examples] == [
+        tokenizer.apply_chat_template(chat["messages"], tokenize=True, return_dict=False) for chat in chats]
+    base = oracle.load_base(case.model_dir)
+    for line in (adapter / "README.md").read_text().splitlines():
+        if line.startswith("base.resize_token_embeddings"):
+            exec(line, {"base": base})
+    model = PeftModel.from_pretrained(base, adapter).eval()
+    ours = engine.evaluate(dict(profile, eval_datasets=[{"path": str(data)}]), tmp_path, adapter=adapter)[0]["loss"]
+    assert ours == pytest.approx(oracle.loss(model, examples), rel=1e-5)
+    engine.run("lora-train", "merge", "--model", case.model_dir, "--adapter", adapter, "--output-dir", merged)
+    assert oracle.loss(oracle.load_base(merged), examples) == pytest.approx(ours, rel=1e-4)
+    before, after = raw_tensors(case.model_dir), raw_tensors(merged)
+    tower = [key for key in before if key.removeprefix("model.").startswith(BESIDE)]
+    assert tower and all(torch.equal(before[key], after[key]) for key in tower)
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen2_5_vl"])
+def test_quantize(references, tmp_path, name):
+    """The folder that it writes trains as one that is quantised while it is loaded, and leaves the tower alone."""
+    case = references(name)[0]
+    engine.run("lora-train", "quantize", "--model", case.model_dir, "--base-precision", "nf4", "--output-dir", tmp_path / "nf4")
+    stored, loaded = (probe_step(case, tmp_path, **more) for more in (
+        {"model": str(tmp_path / "nf4"), "base_precision": "unset"}, {"base_precision": "nf4"}))
+    assert_same(stored, loaded)
+    before, after = raw_tensors(case.model_dir), raw_tensors(tmp_path / "nf4")
+    tower = [key for key in before if key.startswith(BESIDE)]
+    assert tower and all(torch.equal(before[key], after[key]) for key in tower)
+    skipped = json.loads((tmp_path / "nf4/config.json").read_text())["quantization_config"]["llm_int8_skip_modules"]
+    assert {f"model.{key.split('.')[0]}" for key in tower} <= set(skipped)
+
+
+def test_an_adapter_becomes_gguf_in_either_form(family, tmp_path):
+    case = family("mistral3")
+    text_form = tmp_path / "text"
+    shutil.copytree(case.adapter_dir, text_form)
+    family_case.rewrite_file(text_form / "adapter_model.safetensors",
+                             lambda key, tensor: [(key.replace("model.language_model.", "model."), tensor)])
+    files = [tmp_path / "one.gguf", tmp_path / "other.gguf"]
+    for file, adapter in zip(files, (case.adapter_dir, text_form), strict=True):
+        engine.run("lora-train", "export", "--gguf", file, "--model", case.model_dir, "--adapter", adapter)
+    fields, tensors = gguf_case.read(files[0])
+    assert fields["general.architecture"] == "mistral3" and len(tensors) == 2 * 7 * 3
+    assert files[0].read_bytes() == files[1].read_bytes()

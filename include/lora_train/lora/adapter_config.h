@@ -90,6 +90,11 @@ void check_patterns(const AdapterConfig& options, const model::ModelConfig& conf
 /// expression for the whole names in the text model, because towers have linears of the same names.
 LoraTargets explicit_targets(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config);
 
+/// Sets what adapter_config.json says of the class of the base: targets as explicit_targets, patterns that PEFT matches on
+/// that class with the same values, prefix and class.
+void spell_for_class(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& specs,
+                     AdapterConfig& options);
+
 /// The first layer with an adapter. Layers below it need no backward.
 std::int64_t first_adapted_layer(const std::vector<model::AdapterSpec>& specs);
 

@@ -65,6 +65,10 @@ inline constexpr const char* kTokenizerFiles[] = {
 /// Those of them that hold a whole vocabulary: one of them makes a folder a tokenizer's.
 inline constexpr const char* kVocabularyFiles[] = {kTokenizerFiles[0], kTokenizerFiles[1], kTokenizerFiles[2]};
 
+/// What a class with towers needs beside its weights to read images and audio.
+inline constexpr const char* kProcessorFiles[] = {"preprocessor_config.json", "processor_config.json",
+                                                  "video_preprocessor_config.json"};
+
 /// True if a run writes a file or folder of this name in its folder. The lock and the replaced run are not the run's.
 bool is_run_name(std::string_view name);
 /// The same for its checkpoints.

@@ -153,7 +153,8 @@ struct NamedClass {
   template <class Rules>
   const Rules* find_in(std::span<const Rules> table, const ConfigReader& reader) const {
     const auto rules = std::ranges::find_if(table, [&](const Rules& row) {
-      return architecture.empty() ? row.model_type == model_type : row.architecture == architecture;
+      const bool is_class = !row.architecture.empty();  // others are only inside wrappers
+      return is_class && (architecture.empty() ? row.model_type == model_type : row.architecture == architecture);
     });
     if (rules == table.end()) return nullptr;
     if (!model_type.empty() && rules->model_type != model_type) {
@@ -429,6 +430,10 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   ModelConfig config = parse_model_config(storage::read_model_text(path), path);
   untie_if_stored(folder, config);
   return config;
+}
+
+bool is_wrapper_class(std::string_view architecture) {
+  return std::ranges::count(wrappers(), architecture, &WrapperRules::architecture) > 0;
 }
 
 std::vector<std::string> known_shapes() {

@@ -97,8 +97,9 @@ void read_query_scale(const ConfigReader& rope, const ModelConfig& config, RopeC
   if (config.family != Family::kMinistral3) {
     rope.reject(kBeta, "a scale of the queries by their position is supported in the ministral3 family only");
   }
-  out.query_scale_beta = rope.positive(kBeta);
-  rope.size("original_max_position_embeddings", kLongest);
+  out.query_scale_beta = *rope.optional_number(kBeta);
+  if (out.query_scale_beta < 0) rope.reject(kBeta, "is below 0");
+  if (out.query_scale_beta > 0) out.query_scale_period = rope.size("original_max_position_embeddings", kLongest);
 }
 
 /// theta^(2i/E), [E/2].
@@ -263,7 +264,7 @@ std::vector<float> query_scales(const ModelConfig& config, std::int64_t num_posi
   const auto beta = static_cast<float>(config.rope.query_scale_beta);
   std::vector<float> scales;
   for (std::int64_t position = 0; position < num_positions; ++position) {
-    const auto periods = static_cast<float>(position / config.rope.original_max_position_embeddings);
+    const auto periods = static_cast<float>(position / config.rope.query_scale_period);
     scales.push_back(1 + beta * std::log(1 + periods));
   }
   return scales;

@@ -122,9 +122,7 @@ AdapterSetup choose_adapters(const Profile& profile, const lora::ModelFiles& fil
   if (setup.specs.empty()) return setup;
   set_token_rows(profile.adapter.init_adapter, files, setup);
   if (!setup.config.file.empty()) lora::check_patterns(setup.config, files.config);
-  setup.config.lora_target_modules = lora::explicit_targets(setup.specs, files.config);
-  setup.config.module_prefix = files.config.module_prefix;
-  setup.config.base_class = files.config.is_in_wrapper() ? files.config.architecture : "";
+  lora::spell_for_class(files.config, setup.specs, setup.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
                                          : !profile.model.base_model_name.empty() ? profile.model.base_model_name

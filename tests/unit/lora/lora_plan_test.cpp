@@ -115,7 +115,8 @@ TEST(LoraPlan, TargetsInAWrapperAreWholeNamesOfTheText) {
             R"(model\.language_model\.layers\.(\d+\.mlp\.up_proj|\d+\.self_attn\.v_proj))");
   EXPECT_EQ(targets(with_names({"layers.3.mlp.up_proj", "layers.1.mlp.up_proj"})),
             R"(model\.language_model\.layers\.((1|3)\.mlp\.up_proj))");
-  for (const char* name : {"model.language_model.layers.2.mlp.up_proj", "model.layers.2.mlp.up_proj"}) {
+  for (const char* name : {"model.language_model.layers.2.mlp.up_proj", "model.layers.2.mlp.up_proj",
+                           "language_model.model.layers.2.mlp.up_proj"}) {
     EXPECT_EQ(plan_adapters(with_names({name}), wrapper).size(), 1U) << name;
   }
   for (const char* regex : {R"(model\.language_model\.layers\.2\..*up_proj)", R"(model\.layers\.2\..*up_proj)"}) {

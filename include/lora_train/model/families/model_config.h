@@ -39,9 +39,10 @@ struct RopeConfig {
   std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
   /// Pairs that turn by time, height and width; equal to plain RoPE for text. Empty: not given.
   std::vector<std::int64_t> mrope_section;
-  /// llama_4_scaling_beta: rotated q times 1 + beta ln(1 + floor(position / original_max_position_embeddings)). 0: no
-  /// such scale.
+  /// llama_4_scaling_beta: rotated q times 1 + beta ln(1 + floor(position / period)), the period being the
+  /// original_max_position_embeddings beside it. 0: no such scale.
   double query_scale_beta = 0;
+  std::int64_t query_scale_period = 0;
 };
 
 enum class LinearFormat {
@@ -161,6 +162,9 @@ double rope_attention_factor(const ModelConfig& config);
 /// The factors of q by its position in the document (RopeConfig::query_scale_beta), for positions below num_positions,
 /// computed in fp32 as transformers does. Empty: none.
 std::vector<float> query_scales(const ModelConfig& config, std::int64_t num_positions);
+
+/// True for a class that holds a text model beside towers: "Mistral3ForConditionalGeneration".
+bool is_wrapper_class(std::string_view architecture);
 
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();

@@ -69,10 +69,21 @@ TEST(Wrapper, EachClassHasTheDefaultsOfItsTextModel) {
   EXPECT_EQ(ministral3.rope.original_max_position_embeddings, 16384);
   EXPECT_EQ(query_scales(ministral3, 16385).back(), 1 + 0.1F * std::log(2.0F));
   EXPECT_EQ(text("mistral3", R"({"model_type": "ministral3", "rope_parameters": null})").rope.type, RopeType::kYarn);
+  const ModelConfig unscaled = text("mistral3", R"({"model_type": "ministral3", "rope_parameters": {
+      "rope_type": "default", "rope_theta": 1e6, "llama_4_scaling_beta": 0.0}})");
+  EXPECT_TRUE(query_scales(unscaled, 9).empty());
+  EXPECT_EQ(parsed(json::parse(R"({"model_type": "llava", "text_config": {"model_type": "llama"}})")).hidden_size,
+            4096);
   const ModelConfig gemma = parsed(json::parse(
       R"({"model_type": "gemma3", "text_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}})"));
   EXPECT_EQ(gemma.num_heads, 8);
   EXPECT_EQ(gemma.vocab_size, 262208);
+}
+
+TEST(Wrapper, ATextModelWithoutAClassOfItsOwnIsOnlyInsideOne) {
+  const std::string message = testing_support::refusal<FormatError>(
+      [] { parse_model_config(config_text(R"({"architectures": "<absent>", "model_type": "qwen3_vl_text"})"), "c"); });
+  EXPECT_SAYS(message, "model_type: \"qwen3_vl_text\" is not supported");
 }
 
 TEST(Wrapper, AWindowInSomeLayersOfAMistral) {
