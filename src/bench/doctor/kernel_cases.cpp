@@ -69,9 +69,7 @@ void add_gated_activation(const Place& place, std::int64_t N, std::int64_t F, co
 
 kernels::RopeTable rope_table(const Place& place, std::int64_t N, std::int64_t E) {
   const at::Tensor exponents = at::arange(0, E, 2, at::kFloat) / static_cast<double>(E);
-  kernels::RopeTable table = kernels::make_rope_table(at::pow(10000.0, -exponents).to(place.device), N, 1.0);
-  table.q_scale = (at::arange(N, table.cos.options()).remainder(3) * 0.1).add_(1);  // as of Ministral 3, sooner
-  return table;
+  return kernels::make_rope_table(at::pow(10000.0, -exponents).to(place.device), N, 1.0);
 }
 
 void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E, const CaseSink& sink) {
@@ -108,9 +106,15 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
     norm.grad_k_weight = o[2];
     kernel(d, {H, K, positions, table}, norm, o[0]);
   };
-  const auto without_norm = [=](auto kernel, Outputs& o) {
+  kernels::RopeTable scaled = table;
+  scaled.q_scale = (at::arange(N, table.cos.options()).remainder(3) * 0.1).add_(1);  // as of Ministral 3, sooner
+  const auto forward_without_norm = [=](auto kernel, Outputs& o) {
     kernels::QkNorm none;
-    kernel(d, {H, K, positions, table}, none, o[0]);
+    kernel(o[0], {H, K, positions, scaled}, none);
+  };
+  const auto backward_without_norm = [=](auto kernel, Outputs& o) {
+    kernels::QkNorm none;
+    kernel(d, {H, K, positions, scaled}, none, o[0]);
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
   const std::string of_weight = weight_offset == 0 ? "" : " of 1 + weight";
@@ -120,7 +124,9 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
   add_case(sink, "qk_norm_rope backward" + of_weight, shape, {d_qkv, place.fp32({E}), place.fp32({E})}, backward,
            kernels::qk_norm_rope_backward, kernels::qk_norm_rope_backward_reference);
   if (weight_offset != 0) return;
-  add_case(sink, "qkv rope backward", shape, {d_qkv}, without_norm, kernels::qk_norm_rope_backward,
+  add_case(sink, "qkv rope forward", shape, {qkv}, forward_without_norm, kernels::qk_norm_rope_forward,
+           kernels::qk_norm_rope_forward_reference);
+  add_case(sink, "qkv rope backward", shape, {d_qkv}, backward_without_norm, kernels::qk_norm_rope_backward,
            kernels::qk_norm_rope_backward_reference);
 }
 

@@ -159,6 +159,8 @@ void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation&
 
 void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation, const QkNorm& norm) {
   if (!norm.q_weight.defined()) return;
+  if (rotation.table.q_scale.defined())
+    throw ShapeError(std::string(kernel) + ": table.q_scale", "is not supported with a norm: no model has both");
   const int64_t E = 2 * rotation.table.cos.size(1), heads = rotation.num_heads + rotation.num_kv_heads;
   for (const at::Tensor& weight : {norm.q_weight, norm.k_weight}) {
     check_vector(kernel, "norm weight", weight, E, qkv.scalar_type());

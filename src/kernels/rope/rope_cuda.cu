@@ -37,9 +37,17 @@ struct Rotation {
   }
   __device__ float first(int i, float a, float b) const { return a * cos[i] - b * sin[i]; }
   __device__ float second(int i, float a, float b) const { return b * cos[i] + a * sin[i]; }
+  template <class T>
+  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high) const {
+    for (int i = 0; i < kSize; ++i) {
+      const float a = to_float(low.values[i]), b = to_float(high.values[i]);
+      store(&low.values[i], first(i, a, b));
+      store(&high.values[i], second(i, a, b));
+    }
+  }
   /// Rotates, then scales.
   template <class T>
-  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high, float scale) const {
+  __device__ void apply_before(float scale, Pack<T, kSize>& low, Pack<T, kSize>& high) const {
     for (int i = 0; i < kSize; ++i) {
       const float a = to_float(low.values[i]), b = to_float(high.values[i]);
       store(&low.values[i], rounded_to<T>(first(i, a, b)) * scale);
@@ -71,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
       T* const at = x[n] + head * heads.head_size + i;
       Pack<T, kSize> a = load_pack<kSize>(at), b = load_pack<kSize>(at + half);
       const float scale = head < heads.num_q ? q_scale : 1.0F;
-      inverse ? rotation.apply_after(scale, a, b) : rotation.apply(a, b, scale);
+      inverse ? rotation.apply_after(scale, a, b) : rotation.apply_before(scale, a, b);
       store_pack<kSize>(at, a);
       store_pack<kSize>(at + half, b);
     }
@@ -150,7 +158,6 @@ __global__ void __launch_bounds__(kThreads, 4)
     const float scale = rsqrtf(sum / static_cast<float>(heads.head_size) + eps);
     if (place.lane == 0) rstd[head][n] = scale;
     const NormWeight<T> weight = weights.of_head(head, heads);
-    const float q_scale = rounded_to<T>(table.scale_of(n, head < heads.num_q));
     T* const copy = raw[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
       if (i != begin) {
@@ -166,8 +173,8 @@ __global__ void __launch_bounds__(kThreads, 4)
             rounded_to<T>(times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
         const float q =
             rounded_to<T>(times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
-        store(&a.values[k], rounded_to<T>(rotation.first(k, p, q)) * q_scale);
-        store(&b.values[k], rounded_to<T>(rotation.second(k, p, q)) * q_scale);
+        store(&a.values[k], rotation.first(k, p, q));
+        store(&b.values[k], rotation.second(k, p, q));
       }
       store_pack<kSize>(at + i, a);
       store_pack<kSize>(at + half + i, b);
@@ -179,12 +186,12 @@ __global__ void __launch_bounds__(kThreads, 4)
 template <class T, int kSize>
 struct RotatedBack {
   Pack<T, kSize> d_low, d_high, x_low, x_high;
-  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation, float q_scale) {
+  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation) {
     d_low = load_pack<kSize>(d);
     d_high = load_pack<kSize>(d + half);
     x_low = load_pack<kSize>(x);
     x_high = load_pack<kSize>(x + half);
-    rotation.apply_after(q_scale, d_low, d_high);
+    rotation.apply(d_low, d_high);
   }
 };
 
@@ -227,12 +234,11 @@ __global__ void __launch_bounds__(kThreads)
     const T* const from = d.head(n, head, heads);  // read only if there is such a head
     const T* const x = raw[n] + head * heads.head_size;
     const NormWeight<T> weight = weights.of_head(head, heads);
-    const float q_scale = rounded_to<T>(table.scale_of(n, head < heads.num_q));
     RotatedBack<T, kSize> kept = {};
     float sum = 0;
     for (int i = begin; is_head && i < half; i += step) {
       RotatedBack<T, kSize> now;
-      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F), q_scale);
+      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
       sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
       if (i == begin) kept = now;
     }
@@ -242,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
     const float along_x = -scale * scale * scale * (sum / static_cast<float>(heads.head_size));
     T* const to = dx[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
-      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F), q_scale);
+      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
       put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
       put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
     }
@@ -268,11 +274,9 @@ __global__ void __launch_bounds__(kColumns* kTokenLanes)
   float low = 0, high = 0;
   for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
     const Rotation<1> rotation(table, n, i, -1.0F);
-    const float q_scale = rounded_to<T>(table.scale_of(n, c < half));
     for (std::int64_t head = first_head; head < end_head; ++head) {
       const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
-      const float a = rounded_to<T>(to_float(from[0]) * q_scale), b = rounded_to<T>(to_float(from[half]) * q_scale);
-      const float scale = rstd[head][n];
+      const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
       low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[0]) * scale);
       high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[half]) * scale);
     }

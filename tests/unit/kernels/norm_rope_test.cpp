@@ -206,7 +206,7 @@ struct RopeCase {
         table(table_on(place.device, s.E, kPositions, 1.0)),
         qkv(place.put(uniform({s.N, s.qkv()}, 1))),
         d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
-    if (s.has_q_scale) table.q_scale = (uniform({kPositions}, 8) + 2).to(place.device);
+    if (s.has_q_scale && !has_norm) table.q_scale = (uniform({kPositions}, 8) + 2).to(place.device);
     const int64_t M = from == Source::kFewerTokens ? s.N / 2 : s.N;
     given = {d_qkv.narrow(1, 0, s.H * s.E).unflatten(1, {s.H, s.E}),
              d_qkv.narrow(1, s.H * s.E, s.K * s.E).unflatten(1, {s.K, s.E}), v_of(d_qkv)};
@@ -262,7 +262,7 @@ class QkNormRopeReference : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(OffsetsOfTheWeight, QkNormRopeReference, ::testing::Values(0.0, 1.0));
 
 TEST_P(QkNormRopeReference, GradientMatchesCentralDifferences) {
-  const Heads s{3, 2, 1, 6, true};
+  const Heads s{3, 2, 1, 6};
   RopeCase c(s, kExact, true);
   c.norm.weight_offset = GetParam();
   const auto dy = uniform({s.N, s.qk()}, 9, at::kDouble);
@@ -394,6 +394,12 @@ TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
     qk_norm_rope_forward(c.qkv, c.rotation(), c.norm);
     EXPECT_TRUE(at::equal(c.qkv, expected));
   }
+}
+
+TEST(QkNormRope, RefusesAScaleOfTheQueriesWithANorm) {
+  RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true);
+  c.table.q_scale = at::ones({kPositions});
+  EXPECT_THROW(qk_norm_rope_forward(c.qkv, c.rotation(), c.norm), ShapeError);
 }
 
 TEST(QkNormRope, RefusesGradientsOfOtherSizes) {

@@ -14,7 +14,7 @@ namespace lora_train::kernels {
 struct RopeTable {
   at::Tensor cos, sin;
   /// [num_positions] fp32: q is multiplied by it after the rotation, rounded to the dtype of q before and after, as in
-  /// transformers' Ministral 3. Undefined: no such factor.
+  /// transformers' Ministral 3; not with a norm. Undefined: no such factor.
   at::Tensor q_scale = {};
 };
 RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor);
