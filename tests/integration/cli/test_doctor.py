@@ -48,7 +48,7 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
                      "geglu backward", "rope forward", "embedding forward, scaled", "embedding backward, scaled",
                      "rope backward", "cross_entropy", "cross_entropy weighted", "embedding forward", "embedding backward", "lora gradient of A",
                      "lora gradient of B", "lora gradients of S and B", "dropout", "attention forward", "attention backward",
-                     "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward",
+                     "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope forward", "qkv rope backward",
                      "qk_norm_rope forward of 1 + weight", "qk_norm_rope backward of 1 + weight", "cast",
                      "dequantize nf4", "dequantize nested nf4", "dequantize int8", "dequantize fp8",
                      "gather_rows", "scatter_rows", "sample_tokens", "add_losses", "gradient norm", "adamw", "adamw_8bit"}
