@@ -73,6 +73,7 @@ class FullMatch {
     return result >= 0;
   }
 
+ private:
   const AdapterConfig& options_;
   std::string key_, pattern_;
   std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits_{pcre2_match_context_create(nullptr),
@@ -173,10 +174,11 @@ std::vector<std::pair<FullMatch, Value>> compile(const AdapterConfig& options, c
   return compiled;
 }
 
-/// Returns patterns.size() if none matches.
+/// Returns patterns.size() if none matches by `does_match`.
 template <typename Value>
-std::size_t first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path) {
-  const auto matches = [&path](const auto& entry) { return entry.first.matches_path(path); };
+std::size_t first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path,
+                        bool (FullMatch::*does_match)(const std::string&) const = &FullMatch::matches_path) {
+  const auto matches = [&](const auto& entry) { return (entry.first.*does_match)(path); };
   return static_cast<std::size_t>(std::find_if(patterns.begin(), patterns.end(), matches) - patterns.begin());
 }
 
@@ -208,12 +210,10 @@ template <typename Value>
 void respell(const AdapterConfig& options, const std::string& key, const std::vector<std::string>& paths,
              std::vector<std::pair<std::string, Value>>& patterns) {
   const auto compiled = compile(options, key, patterns);
-  const auto in_class = [&](const std::string& path) {
-    const auto matches = [&](const auto& entry) { return entry.first.matches(path); };
-    return static_cast<std::size_t>(std::ranges::find_if(compiled, matches) - compiled.begin());
+  const auto is_as_in_class = [&](const std::string& path) {
+    return first_match(compiled, path, &FullMatch::matches) == first_match(compiled, path);
   };
-  if (std::ranges::all_of(paths, [&](const auto& path) { return in_class(path) == first_match(compiled, path); }))
-    return;
+  if (std::ranges::all_of(paths, is_as_in_class)) return;
   std::vector<std::pair<std::string, Value>> whole;
   for (const std::string& path : paths) {
     const std::size_t index = first_match(compiled, path);

@@ -13,9 +13,6 @@ namespace {
 constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  // longer than any sequence
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 
-constexpr std::string_view kQwen2VlDefaults =
-    R"({"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "max_window_layers": 80})";
-
 std::vector<std::string> layer_types(const ConfigReader& reader) {
   return reader.optional_texts("layer_types").value_or(std::vector<std::string>{});
 }
@@ -137,6 +134,19 @@ void read_gemma3_ropes(const ConfigReader& reader, ModelConfig& config) {
   config.local_rope = read_rope_kind(reader, local, reader.positive("rope_local_base_freq", kLocalTheta), config);
 }
 
+/// Qwen2-VL's and Qwen2.5-VL's text models are the same.
+constexpr FamilyRules qwen2_vl_text(std::string_view model_type) {
+  return {.family = Family::kQwen2,
+          .model_type = model_type,
+          .num_kv_heads = 8,
+          .max_position_embeddings = 32768,
+          .bos_token_id = 151643,
+          .eos_token_id = 151645,
+          .has_qkv_bias = true,
+          .read_own_keys = read_qwen_keys,
+          .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "max_window_layers": 80})"};
+}
+
 constexpr FamilyRules kFamilies[] = {
     {.family = Family::kQwen2,  // and Qwen2.5: biases on q, k and v, never on o
      .model_type = "qwen2",
@@ -221,24 +231,8 @@ constexpr FamilyRules kFamilies[] = {
      .reads_mlp_bias = true,
      .read_own_keys = read_granite_keys},
     // The text models of Qwen's vision models.
-    {.family = Family::kQwen2,
-     .model_type = "qwen2_vl_text",
-     .num_kv_heads = 8,
-     .max_position_embeddings = 32768,
-     .bos_token_id = 151643,
-     .eos_token_id = 151645,
-     .has_qkv_bias = true,
-     .read_own_keys = read_qwen_keys,
-     .defaults = kQwen2VlDefaults},
-    {.family = Family::kQwen2,
-     .model_type = "qwen2_5_vl_text",
-     .num_kv_heads = 8,
-     .max_position_embeddings = 32768,
-     .bos_token_id = 151643,
-     .eos_token_id = 151645,
-     .has_qkv_bias = true,
-     .read_own_keys = read_qwen_keys,
-     .defaults = kQwen2VlDefaults},
+    qwen2_vl_text("qwen2_vl_text"),
+    qwen2_vl_text("qwen2_5_vl_text"),
     {.family = Family::kQwen3,
      .model_type = "qwen3_vl_text",
      .num_kv_heads = 32,
