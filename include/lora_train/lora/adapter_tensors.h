@@ -10,9 +10,9 @@
 
 namespace lora_train::lora {
 
-/// The file with its tensors under the names of the text class (model/layer_shape.h). Throws FormatError for a missing file, and for a tensor
-/// that is missing, unexpected, of another shape, or not F32, F16 or BF16. The message includes the base model that
-/// adapter_config.json names.
+/// The file with its tensors under the names of the text class (model/layer_shape.h). Throws FormatError for a missing
+/// file, and for a tensor that is missing, unexpected, of another shape, or not F32, F16 or BF16. The message includes
+/// the base model that adapter_config.json names.
 storage::WeightFiles open_adapter_tensors(const std::filesystem::path& folder,
                                           const std::vector<model::Parameter>& expected);
 

@@ -43,7 +43,8 @@ struct TokenizerData {
 };
 
 /// Reads the same file as Tokenizer::load in this folder; `tokenizer` is its result. A tekken.json
-/// becomes a tokenizer.json with the same ids first. Throws FormatError for Unigram models, and for a normalizer or pre_tokenizer that these fields cannot hold; IoError.
+/// becomes a tokenizer.json with the same ids first. Throws FormatError for Unigram models, and for a normalizer or
+/// pre_tokenizer that these fields cannot hold; IoError.
 TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tokenizer& tokenizer);
 
 }  // namespace lora_train::tokenizer

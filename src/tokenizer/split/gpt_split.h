@@ -49,7 +49,8 @@ class CharClasses {
 /// Cuts text like the pattern
 ///   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|
 ///   ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-/// or, as Qwen3.5, with [\p{L}\p{M}]+ for words and \p{M} among what no symbol is: marks then cut like letters. Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
+/// or, as Qwen3.5, with [\p{L}\p{M}]+ for words and \p{M} among what no symbol is: marks then cut like letters. Every
+/// character is in some piece, so pieces follow each other without gaps. Thread-safe.
 class GptSplit {
  public:
   /// Empty unless the pattern is exactly one of the known ones.

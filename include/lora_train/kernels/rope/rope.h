@@ -19,8 +19,9 @@ struct RopeTable {
 };
 RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor);
 
-/// Rotates x in place, without q_scale. x [N, H, E] fp32, bf16 or fp64, strided over N, the last two dimensions contiguous. positions
-/// [N] int32. `inverse` applies the transpose, which is the backward: it rotates back, with the same attention_factor.
+/// Rotates x in place, without q_scale. x [N, H, E] fp32, bf16 or fp64, strided over N, the last two dimensions
+/// contiguous. positions [N] int32. `inverse` applies the transpose, which is the backward: it rotates back, with the
+/// same attention_factor.
 void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
 
 void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
@@ -45,14 +46,14 @@ struct QkNorm {
   double weight_offset = 0;  ///< as in rms_norm_forward: 1 for Gemma
 };
 
-/// Normalises and rotates q and k, and scales q, of qkv [N, (H + 2K) E] in place; leaves v unchanged. Writes norm.raw and norm.rstd.
-/// qkv fp32, bf16 or fp64, rows may be strided.
+/// Normalises and rotates q and k, and scales q, of qkv [N, (H + 2K) E] in place; leaves v unchanged. Writes norm.raw
+/// and norm.rstd. qkv fp32, bf16 or fp64, rows may be strided.
 void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
 
 /// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (from attention_backward) belong to
-/// its output: q and k go through the inverse of rotation and scale, and the norm, v is copied. Each of the three is in its columns
-/// of d_qkv, or outside d_qkv and then only read: [M, heads, E] with one M <= N for all, rows may be strided. Zeroes
-/// rows of d_qkv from M on.
+/// its output: q and k go through the inverse of rotation and scale, and the norm, v is copied. Each of the three is in
+/// its columns of d_qkv, or outside d_qkv and then only read: [M, heads, E] with one M <= N for all, rows may be
+/// strided. Zeroes rows of d_qkv from M on.
 void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
                            at::Tensor& d_qkv);
 

@@ -113,8 +113,9 @@ void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent. Of
 /// a class that holds towers as well, reads the text model: the object text_config, and what stands at the top first
 /// (architectures, quantization_config, tie_word_embeddings, token ids). If the folder's weights have a head that
-/// differs from the embedding, the head counts, whatever tie_word_embeddings says, as in transformers 5. Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range,
-/// for sizes that do not fit together, and for anything unsupported (another architecture, activation or quantisation,
+/// differs from the embedding, the head counts, whatever tie_word_embeddings says, as in transformers 5. Throws
+/// IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for
+/// sizes that do not fit together, and for anything unsupported (another architecture, activation or quantisation,
 /// other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same for the text of a config.json, without weights; `path` is for messages.

@@ -114,7 +114,8 @@ std::vector<std::string> builtin_template_names();
 
 /// Loads the profile's `chat_template`: "tokenizer" = the folder's own, without one the built-in one for the version of
 /// its tekken.json (v7 to v15, if that is its tokenizer), else null; a built-in name ("chatml"); or a .jinja file. Logs
-/// if it replaces the folder's own or is chosen by version, unless `is_quiet` (for a check before the real load). Throws FormatError if it does not parse, IoError if a file cannot be read.
+/// if it replaces the folder's own or is chosen by version, unless `is_quiet` (for a check before the real load).
+/// Throws FormatError if it does not parse, IoError if a file cannot be read.
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const std::filesystem::path& folder,
                                                  bool is_quiet = false);
 
