@@ -300,4 +300,20 @@ std::uint32_t transpose_8x8(std::uint32_t row, int line) {
   return element(first_row) | element(first_row + 1) << 16;
 }
 
+void load_four_8x8(std::uint32_t (&matrices)[4], const void* row, bool is_transposed, int line) {
+  Fragments own{};
+  std::memcpy(own.a, &row, sizeof row);
+  const Given given(own, line);
+  const unsigned group = lane() / 4, in_group = lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const auto element = [&](unsigned r, unsigned column) {
+      const std::uint16_t* from = nullptr;
+      std::memcpy(&from, given.of(8 * i + r).a, sizeof from);
+      return std::uint32_t{from[column]};
+    };
+    matrices[i] = is_transposed ? element(2 * in_group, group) | element(2 * in_group + 1, group) << 16
+                                : element(group, 2 * in_group) | element(group, 2 * in_group + 1) << 16;
+  }
+}
+
 }  // namespace lora_train::kernels::on_cpu

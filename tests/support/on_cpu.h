@@ -61,6 +61,7 @@ struct Fragments {
 };
 void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, int line);
 std::uint32_t transpose_8x8(std::uint32_t row, int line);
+void load_four_8x8(std::uint32_t (&matrices)[4], const void* row, bool is_transposed, int line);
 
 template <class T>
 T shuffle(unsigned mask, T value, unsigned source, int line) {

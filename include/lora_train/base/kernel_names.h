@@ -9,7 +9,8 @@ namespace lora_train {
 enum class KernelName {
   kRmsNorm,
   kRope,             ///< with the norm of q and k heads
-  kGatedActivation,  ///< gated activations, GeGLU too
+  kGatedActivation,  ///< gated activations, GeGLU and the gate of attention's output too
+  kGatedDelta,       ///< the gated delta net: convolution, rule, gated norm
   kEmbedding,
   kCrossEntropy,
   kLora,
@@ -19,8 +20,9 @@ enum class KernelName {
   kGemm,  ///< matrix products: cuBLASLt on a GPU; the reference is ATen's
 };
 
-constexpr std::array<std::string_view, 10> kKernelNames = {
-    "rms_norm", "rope", "swiglu", "embedding", "cross_entropy", "lora", "dropout", "adamw", "cast", "gemm"};
+constexpr std::array<std::string_view, 11> kKernelNames = {"rms_norm",  "rope",          "swiglu", "gated_delta",
+                                                           "embedding", "cross_entropy", "lora",   "dropout",
+                                                           "adamw",     "cast",          "gemm"};
 
 enum class KernelSetting {
   kAuto,       ///< native if device and dtype have one, else the reference

@@ -29,6 +29,10 @@ void check_floating(const char* kernel, const char* name, const at::Tensor& t);
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 
+struct Sequences;
+/// The lists on the host, and the shape of the states' rows. Lists on a GPU are checked where they are read.
+void check_sequences(const char* kernel, const Sequences& sequences, std::int64_t num_tokens);
+
 /// True if bf16 values must be widened because they meet fp32 ones, in a kernel that takes both.
 inline bool is_widened(const at::Tensor& values, const at::Tensor& beside) {
   return values.scalar_type() == at::kBFloat16 && beside.scalar_type() == at::kFloat;

@@ -11,16 +11,6 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr int kPacks = 2;  // per thread
 
-/// bf16 does not need the last bits of exponential and quotient.
-template <class T>
-__device__ __forceinline__ float sigmoid_for(float x) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return 1.0F / (1.0F + expf(-x));
-  } else {
-    return __fdividef(1.0F, 1.0F + __expf(-x));
-  }
-}
-
 template <class Function, class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
     gated_activation_forward_kernel(Rows<const T> gate_up, Rows<T> y, std::int64_t F) {

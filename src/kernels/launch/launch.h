@@ -14,8 +14,10 @@
 #ifdef LORA_TRAIN_ON_CPU
 #include "support/on_cpu.h"
 #define LORA_TRAIN_UNROLL
+#define LORA_TRAIN_NO_UNROLL
 #else
 #define LORA_TRAIN_UNROLL _Pragma("unroll")
+#define LORA_TRAIN_NO_UNROLL _Pragma("unroll 1")
 #include <cuda_runtime.h>
 
 /// An array in shared memory, uninitialised.
@@ -91,10 +93,23 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }
 
+/// Lanes for a row of `packs`: a power of 2, at most a warp.
+inline unsigned lanes_for(std::int64_t packs) {
+  unsigned lanes = 1;
+  while (lanes < packs && lanes < kWarpSize) lanes *= 2;
+  return lanes;
+}
+
 /// Sum or maximum over the 32 lanes; every lane gets it. The order of additions is fixed.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
+}
+
+/// Sum over `lanes` (a power of 2) neighbouring lanes; all lanes of the warp call it.
+__device__ __forceinline__ float group_sum(float value, unsigned lanes) {
+  for (unsigned offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
   return value;
 }
 
@@ -126,9 +141,19 @@ __device__ __forceinline__ float block_max(float value, float* slots) {
   return largest;
 }
 
+/// The sigmoid of x. bf16 does not need the last bits of exponential and quotient.
+template <class T>
+__device__ __forceinline__ float sigmoid_for(float x) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return 1.0F / (1.0F + expf(-x));
+  } else {
+    return __fdividef(1.0F, 1.0F + __expf(-x));
+  }
+}
+
 // Warp-level tensor-core operations (sm_80 and later): functions that all 32 lanes call. On the CPU, on_cpu.h emulates
 // them. For lane l: g = l / 4, q = l % 4. A register holds two bf16, the first in its low half. Layouts: PTX ISA,
-// "Matrix fragments for mma.m16n8k16 with floating point type" and "movmatrix".
+// "Matrix fragments for mma.m16n8k16 with floating point type", "movmatrix" and "ldmatrix".
 
 #ifdef LORA_TRAIN_ON_CPU
 
@@ -138,6 +163,10 @@ inline void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], 
 }
 inline std::uint32_t transpose_8x8(std::uint32_t row, int line = __builtin_LINE()) {
   return on_cpu::transpose_8x8(row, line);
+}
+template <bool kTransposed>
+void load_four_8x8(std::uint32_t (&matrices)[4], const void* row, int line = __builtin_LINE()) {
+  on_cpu::load_four_8x8(matrices, row, kTransposed, line);
 }
 
 #else
@@ -161,6 +190,25 @@ __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t row) {
   std::uint32_t column;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
   return column;
+}
+
+/// Loads four matrices [8, 8] of 16-bit elements from shared memory: a lane passes row l % 8 of matrix l / 8 (8
+/// elements, aligned to 16 bytes), and gets of each matrix columns 2q, 2q + 1 of row g; if transposed, rows 2q, 2q + 1
+/// of column g.
+template <bool kTransposed>
+__device__ __forceinline__ void load_four_8x8(std::uint32_t (&matrices)[4], const void* row) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  }
 }
 
 #endif

@@ -159,6 +159,31 @@ TEST(Launch, WarpsTransposeEightByEight) {
   }
 }
 
+template <bool kTransposed>
+__global__ void load_matrices(std::uint32_t* out) {
+  LORA_TRAIN_SHARED(std::uint16_t, shared, 32 * 8);
+  const unsigned lane = threadIdx.x;
+  for (unsigned c = 0; c < 8; ++c) shared[lane * 8 + c] = static_cast<std::uint16_t>(lane * 8 + c);
+  __syncthreads();
+  std::uint32_t matrices[4];
+  load_four_8x8<kTransposed>(matrices, shared + (lane ^ 8) * 8);  // matrices 1, 0, 3, 2
+  for (unsigned i = 0; i < 4; ++i) out[lane * 4 + i] = matrices[i];
+}
+
+TEST(Launch, WarpsLoadFourMatrices) {
+  std::vector<std::uint32_t> rows(32 * 4), columns(32 * 4);
+  launch("load_matrices", load_matrices<false>, {1}, 32, nullptr, rows.data());
+  launch("load_matrices", load_matrices<true>, {1}, 32, nullptr, columns.data());
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned first = (i ^ 1) * 64, along = lane / 4, pair = lane % 4 * 2;
+      const unsigned row = first + along * 8 + pair, column = first + pair * 8 + along;
+      EXPECT_EQ(rows[lane * 4 + i], row | (row + 1) << 16) << lane << " " << i;
+      EXPECT_EQ(columns[lane * 4 + i], column | (column + 8) << 16) << lane << " " << i;
+    }
+  }
+}
+
 __global__ void half_warp_multiplies() {
   float sums[4] = {};
   const std::uint32_t a[4] = {};

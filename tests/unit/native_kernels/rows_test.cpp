@@ -6,6 +6,8 @@
 #include "kernels/dropout/dropout_parts.h"
 #include "kernels/embedding/embedding_parts.h"
 #include "kernels/gated_activation/gated_activation_parts.h"
+#include "kernels/gated_norm/gated_norm_parts.h"
+#include "kernels/output_gate/output_gate_parts.h"
 #include "kernels/rms_norm/rms_norm_parts.h"
 #include "kernels/sampling/sampling_parts.h"
 #include "support/guarded.h"
@@ -88,6 +90,80 @@ TEST(GatedActivationCuda, NothingToDoLaunchesNothing) {
   gated_activation_forward_cuda(gate_up.read(), y.rows(), 1, 0, Activation::kSilu, nullptr);
   gated_activation_backward_cuda(y.read(), gate_up.read(), gate_up.rows(), 1, 0, Activation::kSilu, nullptr);
   EXPECT_EQ(num_launches(), before);
+}
+
+TEST(OutputGateCuda, StaysInItsRows) {
+  for_each_shape_and_type([]<class T>(const RowShape& s, T) {
+    Guarded<T> x(s), gate(s), dy(s), y(s), dx(s), d_gate(s);
+    for (auto* input : {&x, &gate, &dy}) input->fill_uniform(1);
+    const auto forward = [&] {
+      output_gate_forward_cuda(x.read(), gate.read(), y.rows(), s.num_rows, s.width, nullptr);
+    };
+    const auto backward = [&](Guarded<T>& to, Guarded<T>& to_gate) {
+      output_gate_backward_cuda(dy.read(), x.read(), gate.read(), to.rows(), to_gate.rows(), s.num_rows, s.width,
+                                nullptr);
+    };
+    expect_guarded(forward, {&y}, {&x, &gate});
+    expect_guarded([&] { backward(dx, d_gate); }, {&dx, &d_gate}, {&dy, &x, &gate});
+    const auto in_place = [&] {
+      for (auto* input : {&gate, &dy}) input->fill_uniform(1);
+      backward(dy, gate);
+    };
+    expect_guarded(in_place, {&dy, &gate}, {&x});
+  });
+}
+
+// Heads that take one lane and a whole warp, leave lanes idle (80), or have several packs a lane (580); more of them than
+// a block has groups; odd ones, gaps, misaligned rows; many tokens, none.
+struct HeadRows {
+  GatedNormShape shape;
+  std::int64_t gap = 0;
+  bool is_aligned = true;
+};
+const std::vector<HeadRows> kHeadRows = {
+    {{0, 1, 8}},      {{1, 1, 1}},    {{9, 3, 7}, 1}, {{4, 32, 128}, 8},       {{3, 3, 80}, 8},
+    {{2, 2, 580}, 3}, {{2, 2, 1056}}, {{2, 40, 16}},  {{700, 2, 8}, 3, false}, {{1100, 3, 5}}};
+
+template <class T>
+void expect_guarded_heads(const HeadRows& rows) {
+  const auto [N, H, E] = rows.shape;
+  const RowShape s = {N, H * E, rows.gap, rows.is_aligned};
+  Guarded<T> x(s), gate(s), dy(s), y(s), dx(s), d_gate(s), weight(1, E, 0, rows.is_aligned);
+  Guarded<float> dweight(1, E), workspace(1, gated_norm_workspace(E));
+  for (auto* input : {&x, &gate, &dy, &weight}) input->fill_uniform(1);
+  const auto forward = [&] {
+    gated_norm_forward_cuda(x.read(), gate.read(), weight.data(), 1e-6F, y.rows(), rows.shape, nullptr);
+  };
+  const auto backward = [&](Guarded<T>& to) {
+    gated_norm_backward_cuda(dy.read(), x.read(), gate.read(), weight.data(), 1e-6F, to.rows(), d_gate.rows(),
+                             rows.shape, nullptr);
+  };
+  expect_guarded(forward, {&y}, {&x, &gate, &weight});
+  expect_guarded([&] { backward(dx); }, {&dx, &d_gate}, {&dy, &x, &gate, &weight});
+  const auto weight_gradient = [&] {
+    workspace.poison_values();
+    dweight.fill_uniform(2);
+    gated_norm_weight_gradient_cuda(dy.read(), x.read(), gate.read(), 1e-6F, dweight.data(), workspace.data(),
+                                    rows.shape, nullptr);
+  };
+  expect_guarded(weight_gradient, {&dweight}, {&dy, &x, &gate});
+  EXPECT_TRUE(workspace.is_intact());
+  const auto in_place = [&] {
+    for (auto* input : {&x, &dy}) input->fill_uniform(1);
+    backward(dy);
+    gated_norm_forward_cuda(x.read(), gate.read(), weight.data(), 1e-6F, x.rows(), rows.shape, nullptr);
+  };
+  expect_guarded(in_place, {&dy, &x, &d_gate}, {&gate, &weight});
+}
+
+TEST(GatedNormCuda, StaysInItsRows) {
+  for_each_element_type([]<class T>(T) {
+    for (const HeadRows& rows : kHeadRows) {
+      SCOPED_TRACE(testing::Message() << rows.shape.num_tokens << " x " << rows.shape.num_heads << " x "
+                                      << rows.shape.head_size);
+      expect_guarded_heads<T>(rows);
+    }
+  });
 }
 
 TEST(RmsNormCuda, StaysInItsRows) {

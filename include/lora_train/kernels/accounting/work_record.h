@@ -21,16 +21,17 @@ enum class WorkClass {
   kNorm,
   kRope,  ///< including the norm of q and k heads
   kGatedActivation,
-  kLoss,  ///< cross entropy, and gathering the rows of the loss head
+  kGatedDelta,  ///< the gated delta net besides its linears: convolution, rule, gated norm
+  kLoss,        ///< cross entropy, and gathering the rows of the loss head
   kEmbedding,
   kDropout,
   kOptimizer,  ///< gradient norm, update, and everything derived from the new masters
   kDecode,     ///< quantised weights into compute matrices
   kCopy
 };
-constexpr std::array<std::string_view, 12> kWorkClassNames = {"gemm",    "lora",      "attention", "norm",
-                                                              "rope",    "swiglu",    "loss",      "embedding",
-                                                              "dropout", "optimizer", "decode",    "copy"};
+constexpr std::array<std::string_view, 13> kWorkClassNames = {
+    "gemm", "lora",      "attention", "norm",      "rope",   "swiglu", "gated_delta",
+    "loss", "embedding", "dropout",   "optimizer", "decode", "copy"};
 
 /// One tensor of a call, and its memory traffic.
 struct WorkOperand {
