@@ -9,6 +9,7 @@
 #include "lora_train/kernels/dropout/dropout.h"
 #include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/gated_delta/gated_delta.h"
 #include "lora_train/kernels/lora/lora.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
@@ -154,6 +155,45 @@ void attention(State& state, bool is_backward, int64_t window) {
   });
 }
 
+/// Qwen3.5-0.8B's heads, a document of N tokens. Counts FLOPs: a chunk of 64 takes 2080 pairs of tokens.
+void gated_delta(State& state, bool is_backward) {
+  const GatedDeltaSizes sizes{16, 16, 128, 128};
+  const int64_t heads = sizes.value_heads;
+  const GatedDeltaInputs inputs = {random(state, {N, sizes.qkv_width()}), random(state, {N, heads}),
+                                   random(state, {N, heads}), at::zeros({heads}), at::zeros({heads})};
+  const auto d_out = random(state, {N, sizes.value_width()});
+  Sequences sequences;
+  sequences.cu_seqlens = {0, N};
+  at::Tensor no_state, out = at::empty_like(d_out), scratch = at::empty({N, gated_delta_scratch_width(sizes)});
+  GatedDeltaGradients gradients{at::empty_like(inputs.qkv), at::empty_like(inputs.a), at::empty_like(inputs.b),
+                                at::zeros({heads}), at::zeros({heads})};
+  measure(state, 0, [&] {
+    if (is_backward) {
+      gated_delta_backward(sizes, inputs, sequences, d_out, scratch, gradients);
+    } else {
+      gated_delta_forward(sizes, inputs, sequences, no_state, scratch, out);
+    }
+  });
+  const double pairs = N / 64 * 2080, tokens = N, square = 128 * 128;
+  const double flops = 2.0 * static_cast<double>(heads) *
+                       (is_backward ? 13 * 128 * pairs + 9 * square * tokens : 4 * 128 * pairs + 3 * square * tokens);
+  state.counters["FLOPS"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// A token of each of 16 sequences.
+void gated_delta_decode(State& state) {
+  const GatedDeltaSizes sizes{16, 16, 128, 128};
+  const int64_t count = 16, heads = sizes.value_heads;
+  const GatedDeltaInputs inputs = {random(state, {count, sizes.qkv_width()}), random(state, {count, heads}),
+                                   random(state, {count, heads}), at::zeros({heads}), at::zeros({heads})};
+  Sequences sequences;
+  for (int64_t s = 0; s <= count; ++s) sequences.cu_seqlens.push_back(s);
+  sequences.state_rows = at::arange(count, at::kLong);
+  at::Tensor states = at::zeros({count, heads, 128, 128}), out = random(state, {count, sizes.value_width()});
+  at::Tensor scratch = at::empty({count, gated_delta_scratch_width(sizes)});
+  measure(state, bytes({states, states}), [&] { gated_delta_forward(sizes, inputs, sequences, states, scratch, out); });
+}
+
 void adamw(State& state) {
   auto p = at::randn({1 << 23}), m = at::zeros_like(p), v = at::zeros_like(p);
   const auto g = at::randn({1 << 23});
@@ -193,6 +233,9 @@ LORA_TRAIN_ATTENTION(forward, false, 0);
 LORA_TRAIN_ATTENTION(backward, true, 0);
 LORA_TRAIN_ATTENTION(forward_window_256, false, 256);
 LORA_TRAIN_ATTENTION(backward_window_256, true, 256);
+BENCHMARK_CAPTURE(gated_delta, forward, false)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(gated_delta, backward, true)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
+LORA_TRAIN_BOTH(gated_delta_decode);
 BENCHMARK(adamw)->Arg(0)->Unit(benchmark::kMillisecond);
 
 }  // namespace

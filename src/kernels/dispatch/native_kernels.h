@@ -4,12 +4,16 @@
 
 #include "adamw/adamw_parts.h"
 #include "cast/cast_parts.h"
+#include "causal_conv/causal_conv_parts.h"
 #include "cross_entropy/cross_entropy_parts.h"
 #include "dropout/dropout_parts.h"
 #include "embedding/embedding_parts.h"
 #include "gated_activation/gated_activation_parts.h"
+#include "gated_delta/gated_delta_parts.h"
+#include "gated_norm/gated_norm_parts.h"
 #include "launch/elements.h"
 #include "lora/lora_parts.h"
+#include "output_gate/output_gate_parts.h"
 #include "quantized_weight/quantized_weight_parts.h"
 #include "rms_norm/rms_norm_parts.h"
 #include "rope/rope_parts.h"
@@ -30,6 +34,8 @@ struct NativeKernelsOf {
   decltype(&lora_grad_a_cuda<T>) lora_grad_a = lora_grad_a_cuda<T>;
   decltype(&gated_activation_forward_cuda<T>) gated_activation_forward = gated_activation_forward_cuda<T>;
   decltype(&gated_activation_backward_cuda<T>) gated_activation_backward = gated_activation_backward_cuda<T>;
+  decltype(&gated_delta_forward_cuda<T>) gated_delta_forward = gated_delta_forward_cuda<T>;
+  decltype(&gated_delta_backward_cuda<T>) gated_delta_backward = gated_delta_backward_cuda<T>;
   decltype(&embedding_forward_cuda<T>) embedding_forward = embedding_forward_cuda<T>;
   decltype(&embedding_backward_cuda<T>) embedding_backward = embedding_backward_cuda<T>;
   decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward = trainable_rows_backward_cuda<T>;
@@ -42,6 +48,14 @@ struct NativeKernelsOf {
   decltype(&dequantize_cuda<T>) dequantize = dequantize_cuda<T>;
   decltype(&gather_rows_cuda<T>) gather_rows = gather_rows_cuda<T>;
   decltype(&scatter_rows_cuda<T>) scatter_rows = scatter_rows_cuda<T>;
+  decltype(&causal_conv_forward_cuda<T>) causal_conv_forward = causal_conv_forward_cuda<T>;
+  decltype(&causal_conv_backward_cuda<T>) causal_conv_backward = causal_conv_backward_cuda<T>;
+  decltype(&causal_conv_weight_gradient_cuda<T>) causal_conv_weight_gradient = causal_conv_weight_gradient_cuda<T>;
+  decltype(&gated_norm_forward_cuda<T>) gated_norm_forward = gated_norm_forward_cuda<T>;
+  decltype(&gated_norm_backward_cuda<T>) gated_norm_backward = gated_norm_backward_cuda<T>;
+  decltype(&gated_norm_weight_gradient_cuda<T>) gated_norm_weight_gradient = gated_norm_weight_gradient_cuda<T>;
+  decltype(&output_gate_forward_cuda<T>) output_gate_forward = output_gate_forward_cuda<T>;
+  decltype(&output_gate_backward_cuda<T>) output_gate_backward = output_gate_backward_cuda<T>;
 };
 
 struct NativeKernels {

@@ -8,11 +8,15 @@
 #include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cast/cast.h"
+#include "lora_train/kernels/causal_conv/causal_conv.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/gated_delta/gated_delta.h"
+#include "lora_train/kernels/gated_norm/gated_norm.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/lora/lora.h"
+#include "lora_train/kernels/output_gate/output_gate.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "lora_train/kernels/rope/rope.h"
@@ -84,6 +88,63 @@ TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
       {{WorkClass::kGatedActivation, 2 * kMatrix, kMatrix}, {WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix}});
 }
 
+TEST(WorkRecord, TheGatedDeltaRuleCountsPairsInChunksOf64) {
+  const GatedDeltaSizes sizes{2, 4, 16, 24};
+  constexpr std::int64_t kQkv = N * (2 * 2 * 16 + 4 * 24) * 2, kOut = N * 4 * 24 * 2, kGates = 2 * N * 4 * 2;
+  constexpr std::int64_t kOfHeads = 2 * 4 * 4, kState = 4 * 16 * 24 * 4;
+  const GatedDeltaInputs inputs{meta({N, kQkv / N / 2}), meta({N, 4}), meta({N, 4}), meta({4}, at::kFloat),
+                                meta({4}, at::kFloat)};
+  at::Tensor state = meta({3, 4, 16, 24}, at::kFloat), scratch, out = meta({N, 4 * 24});
+  GatedDeltaGradients gradients{meta({N, kQkv / N / 2}), meta({N, 4}), meta({N, 4}), {}, {}};
+  Sequences sequences;
+  sequences.cu_seqlens = {0, 90, 95};
+  constexpr std::int64_t kPairs = 64 * 65 / 2 + 26 * 27 / 2 + 5 * 6 / 2;
+  Kept kept;
+  gated_delta_forward(sizes, inputs, sequences, state, scratch, out);
+  gated_delta_backward(sizes, inputs, sequences, out, scratch, gradients);
+  sequences.state_rows = meta({2}, at::kLong);
+  gated_delta_forward(sizes, inputs, sequences, state, scratch, out);
+  constexpr std::int64_t kForward = 2 * 4 * (2 * kPairs * (16 + 24) + 3 * 95 * 16 * 24);
+  kept.expect({{WorkClass::kGatedDelta, kQkv + kGates + kOfHeads, kOut, kForward},
+               {WorkClass::kGatedDelta, 2 * (kQkv + kGates) + kOut + kOfHeads + kState, kQkv + kGates + kState,
+                2 * 4 * (kPairs * (7 * 16 + 6 * 24) + 9 * 95 * 16 * 24)},
+               {WorkClass::kGatedDelta, kQkv + kGates + kOfHeads + 2 * kState, kOut + 2 * kState, kForward}});
+}
+
+TEST(WorkRecord, ConvolutionAndGatedNormReadTheirInputsAgainForTheGradientsOfWeights) {
+  const at::Tensor x = meta({N, D}), filter = meta({D, 4}), weight = meta({E});
+  at::Tensor y = meta({N, D}), d = meta({N, D}), none, state = meta({5, D, 3});
+  at::Tensor d_filter = meta({D, 4}, at::kFloat), d_weight = meta({E}, at::kFloat);
+  Sequences sequences = make_sequences({0, 60, N}, at::kCPU);
+  const std::int64_t f = D * 4, states = 2 * D * 3 * 2;  // of two sequences
+  Kept kept;
+  causal_conv_forward(x, filter, sequences, none, y);
+  causal_conv_backward(x, x, filter, sequences, y, none);
+  causal_conv_backward(x, x, filter, sequences, y, d_filter);
+  sequences.state_rows = at::arange(2);
+  causal_conv_forward(x, filter, sequences, state, y);
+  gated_norm_forward(x, x, weight, 1e-6, y);
+  gated_norm_backward(x, x, x, weight, 1e-6, y, d, none);
+  gated_norm_backward(x, x, x, weight, 1e-6, y, d, d_weight);
+  kept.expect({{WorkClass::kGatedDelta, kMatrix + 2 * f, kMatrix},
+               {WorkClass::kGatedDelta, 2 * kMatrix + 2 * f, kMatrix},
+               {WorkClass::kGatedDelta, 4 * kMatrix + 6 * f, kMatrix + 4 * f, 0, 3},
+               {WorkClass::kGatedDelta, kMatrix + 2 * f + states, kMatrix + states},
+               {WorkClass::kGatedDelta, 2 * kMatrix + 2 * E, kMatrix},
+               {WorkClass::kGatedDelta, 3 * kMatrix + 2 * E, 2 * kMatrix},
+               {WorkClass::kGatedDelta, 6 * kMatrix + 6 * E, 2 * kMatrix + 4 * E, 0, 3}});
+}
+
+TEST(WorkRecord, OutputGateMovesThreeAndFivePartsAFeature) {
+  const at::Tensor x = meta({N, D});
+  at::Tensor y = meta({N, D}), d = meta({N, D});
+  Kept kept;
+  output_gate_forward(x, x, y);
+  output_gate_backward(x, x, x, y, d);
+  kept.expect(
+      {{WorkClass::kGatedActivation, 2 * kMatrix, kMatrix}, {WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix}});
+}
+
 TEST(WorkRecord, RopeLeavesTheValuesAlone) {
   const RopeTable table{meta({N, E / 2}, at::kFloat), meta({N, E / 2}, at::kFloat)};
   at::Tensor qkv = meta({N, (H + 2 * K) * E});
@@ -95,7 +156,7 @@ TEST(WorkRecord, RopeLeavesTheValuesAlone) {
   };
   const AttentionGradients apart = {meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
   QkNorm none, norm{meta({E}), meta({E}), 1e-6, meta({N, (H + K) * E}), meta({H + K, N}, at::kFloat), {}, {}};
-  const QkRotation rotation{H, K, positions, table};
+  const QkRotation rotation{H, K, E, positions, table};
   const std::int64_t rstd = 4 * (H + K) * N;
   Kept kept;
   qk_norm_rope_forward(qkv, rotation, none);
@@ -213,7 +274,7 @@ TEST(WorkRecord, ACallInsideOfAnotherIsNoCall) {
   const at::Tensor positions = at::zeros({N}, at::kInt);
   QkNorm norm{at::ones({E}), at::ones({E}), 1e-6, at::empty({N, (H + K) * E}), at::empty({H + K, N}), {}, {}};
   Kept kept;
-  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);  // on a CPU made of rms_norm and rope
+  qk_norm_rope_forward(qkv, {H, K, E, positions, table}, norm);  // on a CPU made of rms_norm and rope
   EXPECT_EQ(kept.only().name, "qk_norm_rope_forward");
   EXPECT_EQ(kept.num_begun, 1);
 }
@@ -275,10 +336,10 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   scaled_copy(x, 2, bf16);
   gather_rows(x, rows, picked);
   scatter_rows(picked, rows, y);
-  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-  qk_norm_rope_backward(gradients, {H, K, positions, table}, norm, qkv);
+  qk_norm_rope_forward(qkv, {H, K, E, positions, table}, norm);
+  qk_norm_rope_backward(gradients, {H, K, E, positions, table}, norm, qkv);
   norm = {};
-  qk_norm_rope_backward(gradients, {H, K, positions, table}, norm, qkv);
+  qk_norm_rope_backward(gradients, {H, K, E, positions, table}, norm, qkv);
   const at::Tensor dy = at::ones({N, D}, at::kBFloat16), b = at::ones({D, 70}, at::kBFloat16),
                    grad = at::zeros({D, 70});
   at::Tensor ds = at::empty({N, 70}, at::kBFloat16);
@@ -287,9 +348,18 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   lora_grad_s_and_b(dy, first_b, first_s, first_ds, {{0, 4, 0, D, 1, first_grad}});
   lora_grad_b(dy, ds, {{0, 70, 0, D, 1, grad}});
   lora_grad_a(s, x, {{1, 3, 0, 0, 1, at::zeros({3, D})}});
+  const at::Tensor filter = at::ones({D, 4});
+  at::Tensor d_filter = at::zeros({D, 4}), none;
+  const Sequences sequences = make_sequences({0, 60, N}, at::kCPU);
+  causal_conv_forward(x, filter, sequences, none, y);
+  for (at::Tensor* of_filter : {&none, &d_filter}) causal_conv_backward(x, x, filter, sequences, dx, *of_filter);
+  gated_norm_forward(x, x, weight, 1e-6, y);
+  for (at::Tensor* of_weight : {&none, &dweight}) gated_norm_backward(x, x, x, weight, 1e-6, dx, y, *of_weight);
+  output_gate_forward(x, x, y);
+  output_gate_backward(x, x, x, dx, y);
   std::int64_t said = 0;
   for (const Work& work : kept.calls) said += work.num_launches;
-  EXPECT_EQ(kept.calls.size(), 14U);
+  EXPECT_EQ(kept.calls.size(), 22U);
   EXPECT_EQ(said, on_cpu::num_launches() - before);
 }
 

@@ -13,17 +13,34 @@ constexpr std::int64_t kPositions = 23;
 struct Shape {
   std::int64_t num_tokens, num_q, num_k, E, gap = 0;
   bool is_aligned = true;
+  std::int64_t rotary = 0;  ///< 0: E
 
+  std::int64_t R() const { return rotary == 0 ? E : rotary; }
   std::int64_t qk() const { return (num_q + num_k) * E; }
-  HeadCounts heads() const { return {num_q, num_k, E}; }
+  HeadCounts heads() const { return {num_q, num_k, E, R()}; }
   RowShape rows(std::int64_t width, std::int64_t more = 0) const { return {num_tokens + more, width, gap, is_aligned}; }
 };
 
 // Head sizes that take one lane and a whole warp, that leave lanes idle (80, 96), and that are more than one pack a lane
-// (580, 1056); more heads than a block has groups; odd ones, gaps, misaligned rows; many tokens.
-const std::vector<Shape> kShapes = {{0, 1, 1, 8},    {2, 14, 3, 256},  {4, 14, 2, 64, 8},  {2, 28, 4, 128, 16},
-                                    {1, 1, 1, 2},    {3, 4, 2, 96, 8}, {2, 9, 1, 580, 1},  {2, 3, 1, 80, 8, false},
-                                    {3, 5, 2, 6, 1}, {3, 3, 2, 64, 1}, {1, 2, 1, 1056, 8}, {1100, 1, 1, 2, 3, false}};
+// (580, 1056); more heads than a block has groups; odd ones, gaps, misaligned rows; many tokens. Then heads that
+// rotate in part: in packs, in packs of floats only, in elements, in the first turn of every lane, in misaligned rows.
+const std::vector<Shape> kShapes = {{0, 1, 1, 8},
+                                    {2, 14, 3, 256},
+                                    {4, 14, 2, 64, 8},
+                                    {2, 28, 4, 128, 16},
+                                    {1, 1, 1, 2},
+                                    {3, 4, 2, 96, 8},
+                                    {2, 9, 1, 580, 1},
+                                    {2, 3, 1, 80, 8, false},
+                                    {3, 5, 2, 6, 1},
+                                    {3, 3, 2, 64, 1},
+                                    {1, 2, 1, 1056, 8},
+                                    {1100, 1, 1, 2, 3, false},
+                                    {2, 5, 2, 256, 8, true, 64},
+                                    {3, 3, 2, 64, 8, true, 24},
+                                    {2, 3, 1, 34, 1, true, 10},
+                                    {1, 2, 1, 1056, 8, true, 512},
+                                    {2, 3, 1, 256, 0, false, 64}};
 
 /// Two tokens have no gradients.
 template <class T>
@@ -33,8 +50,8 @@ struct Buffers {
   explicit Buffers(const Shape& shape)
       : s(shape),
         positions(1, s.num_tokens),
-        cos(kPositions, s.E / 2),
-        sin(kPositions, s.E / 2),
+        cos(kPositions, s.R() / 2),
+        sin(kPositions, s.R() / 2),
         q_scale(1, kPositions),
         rstd(s.num_q + s.num_k, s.num_tokens, 2),
         x(s.rows(s.qk())),
@@ -51,7 +68,7 @@ struct Buffers {
     q_scale.fill_uniform(7);
     for (auto* values : {&q, &k, &v, &q_weight, &k_weight}) values->fill_uniform(3);
   }
-  RotationTable table() { return {positions.data(), cos.read(), sin.read(), q_scale.data()}; }
+  RotationTable table() { return {positions.data(), cos.read(), sin.read(), s.R() < s.E ? nullptr : q_scale.data()}; }
   QkNormWeights<T> weights() { return {q_weight.data(), k_weight.data()}; }
   QkvGradients<T> apart() { return {q.read(), k.read(), v.read(), s.num_tokens}; }
   /// In dx, where v is.
@@ -114,7 +131,7 @@ struct Buffers {
 TEST(RopeCuda, StaysInItsRows) {
   for_each_element_type([]<class T>(T) {
     for (const Shape& s : kShapes) {
-      SCOPED_TRACE(s.E);
+      SCOPED_TRACE(::testing::Message() << "E " << s.E << " R " << s.R());
       Buffers<T> buffers(s);
       buffers.expect_forward();  // raw and rstd are needed by the others
       buffers.expect_backward();

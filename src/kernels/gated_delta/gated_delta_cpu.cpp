@@ -1,0 +1,78 @@
+// The formulas are in gated_delta_chunk.h, the order of work in gated_delta_calls.h.
+#include "gated_delta_calls.h"
+#include "lora_train/kernels/launch/parallel.h"
+
+namespace lora_train::kernels {
+namespace {
+
+// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
+#if defined(__x86_64__)
+struct MachineV4 {
+  typedef float Vector __attribute__((vector_size(64)));
+  static constexpr int kRows = 8;
+  template <auto kFunction, class... Arguments>
+  __attribute__((noinline, target("arch=x86-64-v4"))) static void call(Arguments&&... arguments) {
+    kFunction(arguments...);
+  }
+};
+struct MachineV3 {
+  typedef float Vector __attribute__((vector_size(32)));
+  static constexpr int kRows = 4;
+  template <auto kFunction, class... Arguments>
+  __attribute__((noinline, target("arch=x86-64-v3"))) static void call(Arguments&&... arguments) {
+    kFunction(arguments...);
+  }
+};
+#endif
+
+template <class Call>
+void run_tasks(const Call& call) {
+  parallel_ranges(call.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("x86-64-v4")) return call.template run<MachineV4>(begin, end);
+    if (__builtin_cpu_supports("x86-64-v3")) return call.template run<MachineV3>(begin, end);
+#endif
+    call.template run<chunked::AnyMachine<float>>(begin, end);
+  });
+}
+
+template <class T>
+void zero_past_the_end(const SequenceRanges& sequences, std::int64_t width, Rows<T> rows) {
+  for (std::int64_t n = sequences.cu[sequences.count]; n < sequences.num_tokens; ++n) std::fill_n(rows[n], width, T{});
+}
+
+}  // namespace
+
+template <class T>
+void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences, float* state,
+                             Rows<T> out) {
+  run_tasks(chunked::ForwardCall<float, T>{shape, inputs, sequences, state, out});
+  zero_past_the_end(sequences, shape.value_heads * shape.value_size, out);
+}
+
+template <class T>
+void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences,
+                              Rows<const T> d_out, float* scratch, GatedDeltaGradientRows<T> gradients) {
+  const std::int64_t heads = shape.value_heads;
+  static thread_local std::vector<double> sums;
+  sums.resize(static_cast<std::size_t>(2 * sequences.count * heads));
+  run_tasks(chunked::BackwardCall<float, T>{shape, inputs, sequences, d_out, scratch, gradients, sums.data()});
+  zero_past_the_end(sequences, 2 * shape.key_heads * shape.key_size + heads * shape.value_size, gradients.qkv);
+  zero_past_the_end(sequences, heads, gradients.a);
+  zero_past_the_end(sequences, heads, gradients.b);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    double of_a_log = 0, of_dt_bias = 0;
+    for (std::int64_t s = 0; s < sequences.count; ++s) {
+      const double* const of_sequence = sums.data() + 2 * (s * heads + h);
+      of_a_log += of_sequence[0];
+      of_dt_bias += of_sequence[1];
+    }
+    if (gradients.a_log != nullptr) gradients.a_log[h] += static_cast<float>(of_a_log);
+    if (gradients.dt_bias != nullptr) gradients.dt_bias[h] += static_cast<float>(of_dt_bias);
+  }
+}
+
+LORA_TRAIN_INSTANTIATE(gated_delta_forward_cpu);
+LORA_TRAIN_INSTANTIATE(gated_delta_backward_cpu);
+
+}  // namespace lora_train::kernels
