@@ -17,13 +17,27 @@ RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, dou
   return {angles.cos().mul_(attention_factor), angles.sin().mul_(attention_factor)};
 }
 
+namespace {
+
+/// The dimensions that rotate.
+int64_t rotary_size(const RopeTable& table) { return 2 * table.cos.size(1); }
+
+void check_table(const char* kernel, const RopeTable& table, int64_t head_size) {
+  check_rows(kernel, "table.cos", table.cos, {-1, -1}, at::kFloat);
+  check_rows(kernel, "table.sin", table.sin, table.cos.sizes(), at::kFloat);
+  if (head_size % 2 == 0 && rotary_size(table) <= head_size) return;
+  throw ShapeError(std::string(kernel) + ": table.cos", "rotates {} dimensions of heads of size {}", rotary_size(table),
+                   head_size);
+}
+
+}  // namespace
+
 void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse) {
   constexpr auto kName = "rope_in_place";
-  check_rows(kName, "x", x, {-1, -1, 2 * table.cos.size(-1)});
+  check_rows(kName, "x", x, {-1, -1, -1});
   check_floating(kName, "x", x);
   check_vector(kName, "positions", positions, x.size(0), at::kInt);
-  check_rows(kName, "table.cos", table.cos, {-1, -1}, at::kFloat);
-  check_rows(kName, "table.sin", table.sin, table.cos.sizes(), at::kFloat);
+  check_table(kName, table, x.size(2));
   const WorkScope recorded(kName, WorkClass::kRope,
                            [&](Work& work) { work.updates("x", x).reads("positions", positions); });
   if (x.is_meta()) return;
@@ -33,7 +47,7 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
     const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin),
                               nullptr};
     run_native<T>(how, rope_cpu<T>, &NativeKernelsOf<T>::rope, write_rows<T>(x), turns, inverse, x.size(0),
-                  HeadCounts{0, x.size(1), x.size(2)});
+                  HeadCounts{0, x.size(1), x.size(2), rotary_size(table)});
   });
 }
 
@@ -43,10 +57,11 @@ void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const R
   if (inverse) {
     sin = -sin;
   }
-  const auto halves = to_math(x).chunk(2, -1);
+  const auto turned = x.narrow(-1, 0, rotary_size(table));
+  const auto halves = to_math(turned).chunk(2, -1);
   const auto first = halves[0] * cos - halves[1] * sin;
   const auto second = halves[1] * cos + halves[0] * sin;
-  x.copy_(at::cat({first, second}, -1));
+  turned.copy_(at::cat({first, second}, -1));
 }
 
 namespace {
@@ -58,11 +73,11 @@ RotationTable table_of(const QkRotation& rotation) {
 }
 
 HeadCounts heads_of(const QkRotation& rotation) {
-  return {rotation.num_heads, rotation.num_kv_heads, 2 * rotation.table.cos.size(1)};
+  return {rotation.num_heads, rotation.num_kv_heads, rotation.head_size, rotary_size(rotation.table)};
 }
 
 void rotate_qk_reference(const at::Tensor& qkv, const QkRotation& rotation, bool inverse) {
-  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = 2 * rotation.table.cos.size(-1);
+  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = rotation.head_size;
   at::Tensor q = qkv.narrow(1, 0, H * E).unflatten(1, {H, E}), k = qkv.narrow(1, H * E, K * E).unflatten(1, {K, E});
   const auto scale_q = [&] {
     if (!rotation.table.q_scale.defined()) return;
@@ -102,7 +117,7 @@ bool lies_in(const at::Tensor& place, const at::Tensor& gradient) {
 
 /// The columns of d_qkv that take the gradients of q, k and v, narrowed to their number of tokens.
 AttentionGradients places_of(const AttentionGradients& gradients, const QkRotation& rotation, const at::Tensor& d_qkv) {
-  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = 2 * rotation.table.cos.size(-1);
+  const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = rotation.head_size;
   const auto place = [&](int64_t begin, int64_t heads) {
     return d_qkv.narrow(0, 0, gradients.q.size(0)).narrow(1, begin * E, heads * E).unflatten(1, {heads, E});
   };
@@ -148,11 +163,14 @@ void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradi
 }
 
 void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation) {
+  check_table(kernel, rotation.table, rotation.head_size);
   const auto& [cos, sin, q_scale] = rotation.table;
-  check_rows(kernel, "table.cos", cos, {-1, -1}, at::kFloat);
-  if (q_scale.defined()) check_vector(kernel, "table.q_scale", q_scale, cos.size(0), at::kFloat);
-  check_rows(kernel, "table.sin", sin, cos.sizes(), at::kFloat);
-  check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * 2 * cos.size(1)});
+  if (q_scale.defined()) {
+    check_vector(kernel, "table.q_scale", q_scale, cos.size(0), at::kFloat);
+    if (rotary_size(rotation.table) < rotation.head_size)
+      throw ShapeError(std::string(kernel) + ": table.q_scale", "is not supported with heads that rotate in part");
+  }
+  check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * rotation.head_size});
   check_floating(kernel, "qkv", qkv);
   check_vector(kernel, "positions", rotation.positions, qkv.size(0), at::kInt);
 }
@@ -161,7 +179,7 @@ void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rot
   if (!norm.q_weight.defined()) return;
   if (rotation.table.q_scale.defined())
     throw ShapeError(std::string(kernel) + ": table.q_scale", "is not supported with a norm: no model has both");
-  const int64_t E = 2 * rotation.table.cos.size(1), heads = rotation.num_heads + rotation.num_kv_heads;
+  const int64_t E = rotation.head_size, heads = rotation.num_heads + rotation.num_kv_heads;
   for (const at::Tensor& weight : {norm.q_weight, norm.k_weight}) {
     check_vector(kernel, "norm weight", weight, E, qkv.scalar_type());
   }
@@ -173,7 +191,7 @@ void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rot
 
 /// The q and k columns of the q|k|v buffer.
 at::Tensor qk_of(const at::Tensor& qkv, const QkRotation& rotation) {
-  return qkv.narrow(1, 0, (rotation.num_heads + rotation.num_kv_heads) * 2 * rotation.table.cos.size(1));
+  return qkv.narrow(1, 0, (rotation.num_heads + rotation.num_kv_heads) * rotation.head_size);
 }
 
 bool wants_gradient(const QkNorm& norm) { return norm.grad_q_weight.defined() || norm.grad_k_weight.defined(); }
@@ -205,7 +223,7 @@ void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotatio
 
 void check_gradients(const char* kernel, const AttentionGradients& gradients, const QkRotation& rotation,
                      const at::Tensor& d_qkv) {
-  const int64_t M = gradients.q.dim() > 0 ? gradients.q.size(0) : 0, E = 2 * rotation.table.cos.size(1);
+  const int64_t M = gradients.q.dim() > 0 ? gradients.q.size(0) : 0, E = rotation.head_size;
   const auto check = [&](const char* name, const at::Tensor& gradient, int64_t heads) {
     check_rows(kernel, name, gradient, {M, heads, E}, d_qkv.scalar_type());
   };

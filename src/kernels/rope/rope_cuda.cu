@@ -1,5 +1,5 @@
-// One block per token; a group of lanes takes its heads in turn. A lane has a pack of the first half of the head and the
-// matching one of the second. Sums over a head are shuffles within the group.
+// One block per token; a group of lanes takes its heads in turn. A lane has a pack of the lower elements of pairs and
+// the pack of the upper ones. Sums over a head are shuffles within the group.
 // Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
 // gradients 2 read. The backwards also copy v if it is elsewhere. The table's rows are read from memory once per token,
 // then cached.
@@ -19,13 +19,18 @@ struct Place {
       : lane(threadIdx.x % lanes_per_head), group(threadIdx.x / lanes_per_head), groups(blockDim.x / lanes_per_head) {}
 };
 
-/// Sum over `lanes` (a power of 2) neighbouring lanes; all lanes of the warp call it.
-__device__ __forceinline__ float group_sum(float value, unsigned lanes) {
-  for (unsigned offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
-}
+/// Where pair i of the E / 2 pairs of a head is. The first R / 2 rotate; the others take the dimensions that pass
+/// through by halves.
+struct Pairs {
+  int turning, count;  ///< a head is short: offsets in it fit
+  __device__ explicit Pairs(const HeadCounts& heads)
+      : turning(static_cast<int>(heads.rotary / 2)), count(static_cast<int>(heads.head_size / 2)) {}
+  __device__ int low(int i) const { return i < turning ? i : turning + i; }
+  __device__ int high(int i) const { return i < turning ? turning + i : count + i; }
+};
 
-/// One pack of cos, and of sin times the direction. `scale` is RotationTable::scale_of a head, rounded to its dtype.
+/// One pack of cos, and of sin times the direction; for pairs that pass through, 1 and 0. `scale` is
+/// RotationTable::scale_of a head, rounded to its dtype.
 template <int kSize>
 struct Rotation {
   float cos[kSize], sin[kSize];
@@ -34,6 +39,13 @@ struct Rotation {
     load_floats<kSize>(table.cos[position] + first, cos);
     load_floats<kSize>(table.sin[position] + first, sin);
     for (int i = 0; i < kSize; ++i) sin[i] *= direction;
+  }
+  __device__ Rotation(const RotationTable& table, const Pairs& pairs, std::int64_t n, int first, float direction) {
+    for (int i = 0; i < kSize; ++i) {
+      cos[i] = 1;
+      sin[i] = 0;
+    }
+    if (first < pairs.turning) *this = Rotation(table, n, first, direction);
   }
   __device__ float first(int i, float a, float b) const { return a * cos[i] - b * sin[i]; }
   __device__ float second(int i, float a, float b) const { return b * cos[i] + a * sin[i]; }
@@ -71,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
     rope_kernel(Rows<T> x, RotationTable table, bool inverse, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
-  const int half = static_cast<int>(heads.head_size / 2);
+  const int half = static_cast<int>(heads.rotary / 2);
   const float q_scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
     const Rotation<kSize> rotation(table, n, i, inverse ? -1.0F : 1.0F);
@@ -113,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
   if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
-  const int half = static_cast<int>(heads.head_size / 2);
+  const int half = static_cast<int>(heads.rotary / 2);
   const float q_scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
     const Rotation<kSize> rotation(table, n, i, -1.0F);
@@ -129,6 +141,22 @@ __global__ void __launch_bounds__(kThreads)
   copy_values<T, kSize>(d, dx, n, heads);
 }
 
+/// Copies the dimensions of q and k that pass through. Within rope_backward_kernel, this would cost registers, also of
+/// models that rotate whole heads.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    rope_pass_through_kernel(QkvGradients<T> d, Rows<T> dx, HeadCounts heads, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  const int E = static_cast<int>(heads.head_size), step = static_cast<int>(lanes) * kSize;
+  const int begin = static_cast<int>(heads.rotary) + static_cast<int>(place.lane) * kSize;
+  for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
+    const T* const from = d.head(n, head, heads);
+    T* const to = dx[n] + head * E;
+    for (int i = begin; i < E; i += step) store_pack<kSize>(to + i, load_pack<kSize>(from + i));
+  }
+}
+
 // 4 blocks per multiprocessor: 64 registers. Without a number, nvcc takes 40 for elements, and spills.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 4)
@@ -136,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 4)
                                 Rows<float> rstd, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
-  const int half = static_cast<int>(heads.head_size / 2);  // a head is short: offsets in it fit
+  const Pairs pairs(heads);
   const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
   for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
     const std::int64_t head = first + place.group;
@@ -144,8 +172,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     T* const at = x[n] + head * heads.head_size;
     Pack<T, kSize> a = {}, b = {};  // enough for most heads: one pack per lane
     float sum = 0;
-    for (int i = begin; is_head && i < half; i += step) {
-      const Pack<T, kSize> low = load_pack<kSize>(at + i), high = load_pack<kSize>(at + half + i);
+    for (int i = begin; is_head && i < pairs.count; i += step) {
+      const Pack<T, kSize> low = load_pack<kSize>(at + pairs.low(i)), high = load_pack<kSize>(at + pairs.high(i));
       for (int k = 0; k < kSize; ++k) {
         sum += to_float(low.values[k]) * to_float(low.values[k]) + to_float(high.values[k]) * to_float(high.values[k]);
       }
@@ -159,38 +187,39 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (place.lane == 0) rstd[head][n] = scale;
     const NormWeight<T> weight = weights.of_head(head, heads);
     T* const copy = raw[n] + head * heads.head_size;
-    for (int i = begin; i < half; i += step) {
+    for (int i = begin; i < pairs.count; i += step) {
+      const int low = pairs.low(i), high = pairs.high(i);
       if (i != begin) {
-        a = load_pack<kSize>(at + i);
-        b = load_pack<kSize>(at + half + i);
+        a = load_pack<kSize>(at + low);
+        b = load_pack<kSize>(at + high);
       }
-      store_pack<kSize>(copy + i, a);
-      store_pack<kSize>(copy + half + i, b);
-      const Rotation<kSize> rotation(table, n, i, 1.0F);
-      const Pack<T, kSize> low = load_pack<kSize>(weight.values + i), high = load_pack<kSize>(weight.values + half + i);
+      store_pack<kSize>(copy + low, a);
+      store_pack<kSize>(copy + high, b);
+      const Rotation<kSize> rotation(table, pairs, n, i, 1.0F);
+      const Pack<T, kSize> of_a = load_pack<kSize>(weight.values + low), of_b = load_pack<kSize>(weight.values + high);
       for (int k = 0; k < kSize; ++k) {
         const float p =
-            rounded_to<T>(times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
+            rounded_to<T>(times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(of_a.values[k]), weight.offset));
         const float q =
-            rounded_to<T>(times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
+            rounded_to<T>(times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(of_b.values[k]), weight.offset));
         store(&a.values[k], rotation.first(k, p, q));
         store(&b.values[k], rotation.second(k, p, q));
       }
-      store_pack<kSize>(at + i, a);
-      store_pack<kSize>(at + half + i, b);
+      store_pack<kSize>(at + low, a);
+      store_pack<kSize>(at + high, b);
     }
   }
 }
 
-/// A pack of each half of a head: gradients after the inverse rotation, rounded to T, and the values before the norm.
+/// A pack of pairs of a head: gradients after the inverse rotation, rounded to T, and the values before the norm.
 template <class T, int kSize>
 struct RotatedBack {
   Pack<T, kSize> d_low, d_high, x_low, x_high;
-  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation) {
-    d_low = load_pack<kSize>(d);
-    d_high = load_pack<kSize>(d + half);
-    x_low = load_pack<kSize>(x);
-    x_high = load_pack<kSize>(x + half);
+  __device__ void read(const T* d, const T* x, int low, int high, const Rotation<kSize>& rotation) {
+    d_low = load_pack<kSize>(d + low);
+    d_high = load_pack<kSize>(d + high);
+    x_low = load_pack<kSize>(x + low);
+    x_high = load_pack<kSize>(x + high);
     rotation.apply(d_low, d_high);
   }
 };
@@ -226,7 +255,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
   if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
-  const int half = static_cast<int>(heads.head_size / 2);  // a head is short: offsets in it fit
+  const Pairs pairs(heads);
   const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
   for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
     const std::int64_t head = first + place.group;
@@ -236,10 +265,11 @@ __global__ void __launch_bounds__(kThreads)
     const NormWeight<T> weight = weights.of_head(head, heads);
     RotatedBack<T, kSize> kept = {};
     float sum = 0;
-    for (int i = begin; is_head && i < half; i += step) {
+    for (int i = begin; is_head && i < pairs.count; i += step) {
+      const int low = pairs.low(i), high = pairs.high(i);
       RotatedBack<T, kSize> now;
-      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
-      sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
+      now.read(from, x, low, high, Rotation<kSize>(table, pairs, n, i, -1.0F));
+      sum += weighted(now.d_low, weight, low, now.x_low) + weighted(now.d_high, weight, high, now.x_high);
       if (i == begin) kept = now;
     }
     sum = group_sum(sum, lanes);
@@ -247,10 +277,11 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = rstd[head][n];
     const float along_x = -scale * scale * scale * (sum / static_cast<float>(heads.head_size));
     T* const to = dx[n] + head * heads.head_size;
-    for (int i = begin; i < half; i += step) {
-      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
-      put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
-      put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
+    for (int i = begin; i < pairs.count; i += step) {
+      const int low = pairs.low(i), high = pairs.high(i);
+      if (i != begin) kept.read(from, x, low, high, Rotation<kSize>(table, pairs, n, i, -1.0F));
+      put_gradient(to, kept.d_low, weight, low, kept.x_low, scale, along_x);
+      put_gradient(to, kept.d_high, weight, high, kept.x_high, scale, along_x);
     }
   }
   copy_values<T, kSize>(d, dx, n, heads);
@@ -258,8 +289,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr unsigned kColumns = 32, kTokenLanes = 16;  // per block that sums columns
 
-/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E for q and E for k. A thread has two elements that
-/// rotate together: c of the E pairs of q and k.
+/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E for q and E for k. A thread has the two
+/// elements of a pair: c of the E pairs of q and k.
 template <class T>
 __global__ void __launch_bounds__(kColumns* kTokenLanes)
     qk_norm_partial_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
@@ -270,15 +301,16 @@ __global__ void __launch_bounds__(kColumns* kTokenLanes)
   const std::int64_t c = std::int64_t{blockIdx.y} * kColumns + column, E = heads.head_size, half = E / 2;
   const std::int64_t end = (blockIdx.x + 1) * chunk < d.num_tokens ? (blockIdx.x + 1) * chunk : d.num_tokens;
   const std::int64_t first_head = c < half ? 0 : heads.num_q, end_head = c < half ? heads.num_q : heads.total();
-  const int i = static_cast<int>(c % half);
+  const Pairs pairs(heads);
+  const int i = static_cast<int>(c % half), at_low = pairs.low(i), at_high = pairs.high(i);
   float low = 0, high = 0;
   for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
-    const Rotation<1> rotation(table, n, i, -1.0F);
+    const Rotation<1> rotation(table, pairs, n, i, -1.0F);
     for (std::int64_t head = first_head; head < end_head; ++head) {
-      const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
-      const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
-      low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[0]) * scale);
-      high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[half]) * scale);
+      const T *const from = d.head(n, head, heads), *const x = raw[n] + head * E;
+      const float a = to_float(from[at_low]), b = to_float(from[at_high]), scale = rstd[head][n];
+      low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[at_low]) * scale);
+      high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[at_high]) * scale);
     }
   }
   low_sums[threadIdx.x] = low;
@@ -289,9 +321,9 @@ __global__ void __launch_bounds__(kColumns* kTokenLanes)
     low += low_sums[other * kColumns + column];
     high += high_sums[other * kColumns + column];
   }
-  float* const to = workspace + blockIdx.x * 2 * E + (c < half ? 0 : E) + i;
-  to[0] = low;
-  to[half] = high;
+  float* const to = workspace + blockIdx.x * 2 * E + (c < half ? 0 : E);
+  to[at_low] = low;
+  to[at_high] = high;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -304,13 +336,6 @@ __global__ void __launch_bounds__(kThreads)
   to[c % E] += sum;
 }
 
-/// Lanes for a head with `packs` per half: a power of 2, at most a warp.
-unsigned lanes_for(std::int64_t packs) {
-  unsigned lanes = 1;
-  while (lanes < packs && lanes < kWarpSize) lanes *= 2;
-  return lanes;
-}
-
 /// One block per token: packed_kernel if every row allows packs, else the element kernel.
 template <class T, class Kernel, class... Arguments>
 void launch_tokens(const char* name, bool is_packed, Kernel packed_kernel, Kernel kernel, std::int64_t num_tokens,
@@ -320,8 +345,11 @@ void launch_tokens(const char* name, bool is_packed, Kernel packed_kernel, Kerne
          threads_for(heads.total() * std::int64_t{lanes}, kThreads), stream, arguments..., lanes);
 }
 
-bool fits_packs_of(const RotationTable& table, std::int64_t half) {
-  return fits_packs(table.cos, half) && fits_packs(table.sin, half);
+/// Also true only if no pack has pairs that rotate and pairs that do not.
+template <class T>
+bool fits_packs_of(const RotationTable& table, const HeadCounts& heads) {
+  const std::int64_t turning = heads.rotary / 2;
+  return turning % kFullPack<T> == 0 && fits_packs(table.cos, turning) && fits_packs(table.sin, turning);
 }
 
 template <class T>
@@ -339,7 +367,7 @@ bool fits_packs_of(QkNormWeights<T> weights, std::int64_t half) {
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
   const std::int64_t half = heads.head_size / 2;
-  launch_tokens<T>("rope", fits_packs(x, half) && fits_packs_of(table, half), rope_kernel<T, kFullPack<T>>,
+  launch_tokens<T>("rope", fits_packs(x, half) && fits_packs_of<T>(table, heads), rope_kernel<T, kFullPack<T>>,
                    rope_kernel<T, 1>, num_tokens, heads, stream, x, table, inverse, heads);
 }
 
@@ -348,7 +376,7 @@ void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> 
                                Rows<float> rstd, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
   const std::int64_t half = heads.head_size / 2;
   const bool is_packed =
-      fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of(table, half) && fits_packs_of(weights, half);
+      fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of<T>(table, heads) && fits_packs_of(weights, half);
   launch_tokens<T>("qk_norm_rope_forward", is_packed, qk_norm_rope_forward_kernel<T, kFullPack<T>>,
                    qk_norm_rope_forward_kernel<T, 1>, num_tokens, heads, stream, x, table, weights, eps, raw, rstd,
                    heads);
@@ -358,9 +386,12 @@ template <class T>
 void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                         Stream stream) {
   const std::int64_t half = heads.head_size / 2;
-  const bool is_packed = fits_packs_of(d, half) && fits_packs(dx, half) && fits_packs_of(table, half);
+  const bool is_packed = fits_packs_of(d, half) && fits_packs(dx, half) && fits_packs_of<T>(table, heads);
   launch_tokens<T>("rope_backward", is_packed, rope_backward_kernel<T, kFullPack<T>>, rope_backward_kernel<T, 1>,
                    num_tokens, heads, stream, d, table, dx, heads);
+  if (heads.rotary == heads.head_size) return;
+  launch_tokens<T>("rope_pass_through", is_packed, rope_pass_through_kernel<T, kFullPack<T>>,
+                   rope_pass_through_kernel<T, 1>, d.num_tokens, heads, stream, d, dx, heads);
 }
 
 template <class T>
@@ -369,7 +400,7 @@ void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const
                                 Stream stream) {
   const std::int64_t half = heads.head_size / 2;
   const bool is_packed = fits_packs_of(d, half) && fits_packs(raw, half) && fits_packs(dx, half) &&
-                         fits_packs_of(table, half) && fits_packs_of(weights, half);
+                         fits_packs_of<T>(table, heads) && fits_packs_of(weights, half);
   launch_tokens<T>("qk_norm_rope_backward", is_packed, qk_norm_rope_backward_kernel<T, kFullPack<T>>,
                    qk_norm_rope_backward_kernel<T, 1>, num_tokens, heads, stream, d, raw, rstd, table, weights, dx,
                    heads);

@@ -1,5 +1,5 @@
 // Contracts in rope.h; T is float or Bf16. On a GPU in stream order: pointers are device memory; N tokens, H heads of
-// q, K of k, E head size (even). No torch.
+// q, K of k, E head size, R dimensions that rotate (both even). No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace lora_train::kernels {
 
-/// The rotations of all positions. Token n uses row positions[n] of cos and sin, E / 2 elements each.
+/// The rotations of all positions. Token n uses row positions[n] of cos and sin, R / 2 elements each.
 struct RotationTable {
   const std::int32_t* positions;
   Rows<const float> cos, sin;
-  const float* q_scale;  ///< by position, or null
+  const float* q_scale;  ///< by position, or null; null if R is below E
   /// The factor of a head of token n.
   LORA_TRAIN_INLINE float scale_of(std::int64_t n, bool is_q) const {
     return is_q && q_scale != nullptr ? q_scale[positions[n]] : 1.0F;
@@ -22,7 +22,7 @@ struct RotationTable {
 
 /// The heads of a token are adjacent: H of q, then K of k.
 struct HeadCounts {
-  std::int64_t num_q, num_k, head_size;
+  std::int64_t num_q, num_k, head_size, rotary;  ///< E, R
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
 };
 

@@ -107,12 +107,12 @@ TEST(RmsNorm, RefusesOtherShapes) {
 class Rope : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(Rope);
 
-at::Tensor frequencies(int64_t E) {
-  return at::pow(10000.0, at::arange(0, E, 2, at::kDouble) / static_cast<double>(-E)).to(at::kFloat);
+at::Tensor frequencies(int64_t R) {
+  return at::pow(10000.0, at::arange(0, R, 2, at::kDouble) / static_cast<double>(-R)).to(at::kFloat);
 }
 
-RopeTable table_on(at::DeviceType device, int64_t E, int64_t num_positions, double factor) {
-  return make_rope_table(frequencies(E).to(device), num_positions, factor);
+RopeTable table_on(at::DeviceType device, int64_t R, int64_t num_positions, double factor) {
+  return make_rope_table(frequencies(R).to(device), num_positions, factor);
 }
 
 TEST(RopeTable, HoldsCosineAndSineOfPositionTimesFrequency) {
@@ -128,23 +128,26 @@ TEST(RopeTable, HoldsCosineAndSineOfPositionTimesFrequency) {
   }
 }
 
-// Pairs (i, i + E/2) as complex numbers turned by e^(i angle).
+// Pairs (i, i + R/2) as complex numbers turned by e^(i angle); the other dimensions as they are.
 at::Tensor rotate_by_complex_numbers(const at::Tensor& x, const at::Tensor& positions, const RopeTable& table) {
-  const int64_t half = x.size(2) / 2;
+  const int64_t half = table.cos.size(1);
   const auto pairs = at::complex(x.slice(2, 0, half), x.slice(2, half, 2 * half));
   const auto index = positions.to(at::kLong);
   const auto turn = at::complex(table.cos.to(at::kDouble), table.sin.to(at::kDouble)).index_select(0, index);
   const auto turned = pairs * turn.unsqueeze(1);
-  return at::cat({at::real(turned), at::imag(turned)}, -1);
+  return at::cat({at::real(turned), at::imag(turned), x.slice(2, 2 * half)}, -1);
 }
 
 TEST(RopeReference, TurnsPairsOfHalvesInFp64) {
   const auto table = table_on(at::kCPU, 10, 64, 1.0);
   const auto positions = at::tensor({0, 63, 5, 5, 17}, at::kInt);
-  auto x = uniform({5, 3, 10}, 1, at::kDouble);
-  const auto expected = rotate_by_complex_numbers(x, positions, table);
-  rope_in_place_reference(x, positions, table, false);
-  EXPECT_CLOSE(x, expected, 1e-14);
+  for (const int64_t E : {10, 16}) {
+    auto x = uniform({5, 3, E}, 1, at::kDouble);
+    const auto expected = rotate_by_complex_numbers(x, positions, table);
+    rope_in_place_reference(x, positions, table, false);
+    EXPECT_CLOSE(x, expected, 1e-14);
+    EXPECT_TRUE(at::equal(x.slice(2, 10), expected.slice(2, 10)));
+  }
 }
 
 TEST(RopeReference, InverseIsTheTranspose) {
@@ -164,15 +167,23 @@ TEST(RopeReference, InverseIsTheTranspose) {
 }
 
 TEST_P(Rope, MatchesReferenceBothWays) {
-  for (const auto& [N, H, E] : std::vector<std::array<int64_t, 3>>{{1, 1, 2}, {3, 5, 6}, {67, 3, 34}, {9, 14, 128}}) {
-    const auto table = table_on(place.device, E, 101, 1.1), host_table = table_on(at::kCPU, E, 101, 1.1);
+  for (const auto& [N, H, E, R] : std::vector<std::array<int64_t, 4>>{{1, 1, 2, 2},
+                                                                      {3, 5, 6, 6},
+                                                                      {67, 3, 34, 34},
+                                                                      {9, 14, 128, 128},
+                                                                      {3, 5, 6, 2},
+                                                                      {67, 3, 64, 24},
+                                                                      {9, 14, 256, 64}}) {
+    const auto table = table_on(place.device, R, 101, 1.1), host_table = table_on(at::kCPU, R, 101, 1.1);
     const auto positions = (at::arange(N, at::kInt) * 37).remainder(101).to(at::kInt);
     for (const bool inverse : {false, true}) {
       auto x = place.put(uniform({N, H, E}, 1));
       auto expected = f64(x);
       rope_in_place_reference(expected, positions, host_table, inverse);
+      const auto rest = x.slice(2, R).clone();
       rope_in_place(x, positions.to(place.device), table, inverse);
       EXPECT_TRUE(rows_are_close(x, expected, tolerance(place.dtype))) << N << " " << H << " " << E << " " << inverse;
+      EXPECT_TRUE(at::equal(x.slice(2, R), rest)) << E << " " << R;
     }
   }
 }
@@ -183,15 +194,30 @@ LORA_TRAIN_EVERY_PLACE(QkNormRope);
 struct Heads {
   int64_t N, H, K, E;
   bool has_q_scale = false;
+  int64_t rotary = 0;  ///< 0: E
+  int64_t R() const { return rotary == 0 ? E : rotary; }
   int64_t qk() const { return (H + K) * E; }
   int64_t qkv() const { return (H + 2 * K) * E; }
 };
 
 // Heads that leave lanes of a GPU idle (80, 96), more of them than a block has groups (256), more than one pack a lane (580,
-// 1056).
-const std::vector<Heads> kHeads = {{1, 1, 1, 2},   {3, 5, 2, 6},    {17, 4, 1, 34},      {5, 14, 2, 64},
-                                   {2, 3, 1, 80},  {3, 16, 8, 128}, {3, 4, 2, 96},       {2, 14, 3, 256},
-                                   {2, 9, 1, 580}, {1, 2, 1, 1056}, {9, 4, 2, 64, true}, {7, 3, 1, 34, true}};
+// 1056). Then heads that rotate in part: in packs, in packs of floats only, in elements, in a lane's first turn.
+const std::vector<Heads> kHeads = {{1, 1, 1, 2},
+                                   {3, 5, 2, 6},
+                                   {17, 4, 1, 34},
+                                   {5, 14, 2, 64},
+                                   {2, 3, 1, 80},
+                                   {3, 16, 8, 128},
+                                   {3, 4, 2, 96},
+                                   {2, 14, 3, 256},
+                                   {2, 9, 1, 580},
+                                   {1, 2, 1, 1056},
+                                   {9, 4, 2, 64, true},
+                                   {7, 3, 1, 34, true},
+                                   {2, 14, 3, 256, false, 64},
+                                   {5, 3, 2, 64, false, 24},
+                                   {7, 3, 1, 34, false, 10},
+                                   {1, 2, 1, 1056, false, 512}};
 constexpr int64_t kPositions = 40;
 
 /// Where the gradients of q, k and v come from.
@@ -203,7 +229,7 @@ struct RopeCase {
   RopeCase(const Heads& s, const Place& place, bool has_norm, Source from = Source::kInPlace)
       : shape(s),
         positions((at::arange(s.N, at::kInt) * 7).remainder(kPositions).to(at::kInt).to(place.device)),
-        table(table_on(place.device, s.E, kPositions, 1.0)),
+        table(table_on(place.device, s.R(), kPositions, 1.0)),
         qkv(place.put(uniform({s.N, s.qkv()}, 1))),
         d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
     if (s.has_q_scale && !has_norm) table.q_scale = (uniform({kPositions}, 8) + 2).to(place.device);
@@ -224,7 +250,7 @@ struct RopeCase {
     norm.grad_q_weight = place.statistic({s.E});
     norm.grad_k_weight = place.statistic({s.E});
   }
-  QkRotation rotation() const { return {shape.H, shape.K, positions, table}; }
+  QkRotation rotation() const { return {shape.H, shape.K, shape.E, positions, table}; }
   at::Tensor v_of(const at::Tensor& wide) const {
     return wide.narrow(1, shape.qk(), shape.K * shape.E).unflatten(1, {shape.K, shape.E});
   }
@@ -258,13 +284,16 @@ RopeCase exact(const RopeCase& given, bool has_norm, Source from = Source::kInPl
   return same;
 }
 
-class QkNormRopeReference : public ::testing::TestWithParam<double> {};
-INSTANTIATE_TEST_SUITE_P(OffsetsOfTheWeight, QkNormRopeReference, ::testing::Values(0.0, 1.0));
+/// The offset of the weight, and R of 6.
+class QkNormRopeReference : public ::testing::TestWithParam<std::tuple<double, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(OffsetsAndRotarySizes, QkNormRopeReference,
+                         ::testing::Combine(::testing::Values(0.0, 1.0), ::testing::Values(6, 4)));
 
 TEST_P(QkNormRopeReference, GradientMatchesCentralDifferences) {
-  const Heads s{3, 2, 1, 6};
+  const auto& [offset, R] = GetParam();
+  const Heads s{3, 2, 1, 6, false, R};
   RopeCase c(s, kExact, true);
-  c.norm.weight_offset = GetParam();
+  c.norm.weight_offset = offset;
   const auto dy = uniform({s.N, s.qk()}, 9, at::kDouble);
   const auto start = c.qkv.contiguous();
   const auto loss = [&](const at::Tensor& values) {
@@ -301,7 +330,7 @@ TEST_P(QkNormRope, ForwardMatchesReference) {
       const auto before = c.qkv.clone();
       qk_norm_rope_forward(c.qkv, c.rotation(), c.norm);
       qk_norm_rope_forward_reference(want.qkv, want.rotation(), want.norm);
-      EXPECT_TRUE(rows_are_close(c.qkv, want.qkv, tolerance(place.dtype))) << s.E;
+      EXPECT_TRUE(rows_are_close(c.qkv, want.qkv, tolerance(place.dtype))) << s.E << " " << s.R();
       EXPECT_TRUE(at::equal(c.qkv.narrow(1, s.qk(), s.K * s.E), before.narrow(1, s.qk(), s.K * s.E)));
       if (!has_norm) continue;
       EXPECT_TRUE(rows_are_equal(c.norm.raw, before.narrow(1, 0, s.qk())));
@@ -342,8 +371,8 @@ TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
   for (const Heads& s : kHeads) {
     for (const Norm norm : kNorms) {
       for (const Source from : kSources) {
-        SCOPED_TRACE(::testing::Message()
-                     << "E " << s.E << " norm " << static_cast<int>(norm) << " source " << static_cast<int>(from));
+        SCOPED_TRACE(::testing::Message() << "E " << s.E << " R " << s.R() << " norm " << static_cast<int>(norm)
+                                          << " source " << static_cast<int>(from));
         expect_backward(s, place, norm, from);
       }
     }
@@ -352,6 +381,7 @@ TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
 
 TEST_P(QkNormRope, WeightGradientsAddOverManyTokens) {
   expect_backward({1100, 2, 1, 34}, place, Norm::kPlain, Source::kInPlace);
+  expect_backward({1100, 2, 1, 34, false, 10}, place, Norm::kOnePlus, Source::kInPlace);
 }
 
 TEST_P(QkNormRope, GradientsElsewhereGiveTheBitsOfThoseInPlace) {
@@ -381,8 +411,8 @@ TEST_P(QkNormRope, FrozenNormsGetNoGradient) {
 }
 
 TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Heads s{9, 3, 2, 64};
+  for (const auto& [dtype, R] : {std::pair(at::kFloat, 64), std::pair(at::kBFloat16, 64), std::pair(at::kFloat, 16)}) {
+    const Heads s{9, 3, 2, 64, false, R};
     RopeCase c(s, {at::kCPU, dtype}, true);
     const auto expected = c.qkv.clone();
     for (int64_t head = 0; head < s.H + s.K; ++head) {
@@ -396,10 +426,11 @@ TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
   }
 }
 
-TEST(QkNormRope, RefusesAScaleOfTheQueriesWithANorm) {
-  RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true);
-  c.table.q_scale = at::ones({kPositions});
+TEST(QkNormRope, RefusesAScaleOfTheQueriesWithANormOrPartOfAHead) {
+  RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true), part({2, 2, 1, 6, false, 4}, {at::kCPU, at::kFloat}, false);
+  c.table.q_scale = part.table.q_scale = at::ones({kPositions});
   EXPECT_THROW(qk_norm_rope_forward(c.qkv, c.rotation(), c.norm), ShapeError);
+  EXPECT_THROW(qk_norm_rope_forward(part.qkv, part.rotation(), part.norm), ShapeError);
 }
 
 TEST(QkNormRope, RefusesGradientsOfOtherSizes) {
@@ -421,8 +452,13 @@ TEST(Rope, RefusesOtherHeadSizes) {
   RopeCase c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, true);
   c.norm.k_weight = at::ones({8});
   EXPECT_THROW(qk_norm_rope_forward(c.qkv, c.rotation(), c.norm), ShapeError);
-  auto x = at::ones({2, 1, 8});
-  EXPECT_THROW(rope_in_place(x, at::zeros({2}, at::kInt), table_on(at::kCPU, 6, 4, 1), false), ShapeError);
+  for (const int64_t E : {4, 7}) {
+    auto x = at::ones({2, 1, E});
+    EXPECT_THROW(rope_in_place(x, at::zeros({2}, at::kInt), table_on(at::kCPU, 6, 4, 1), false), ShapeError) << E;
+  }
+  RopeCase wide({2, 2, 1, 6}, {at::kCPU, at::kFloat}, false);
+  wide.table = table_on(at::kCPU, 8, kPositions, 1);
+  EXPECT_THROW(qk_norm_rope_forward(wide.qkv, wide.rotation(), wide.norm), ShapeError);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Rotary position embedding, rotate-half pairing (i, i + E/2), alone or after a norm over E of every q and k head
-// (Qwen3, Gemma 3). N tokens, H heads of q, K of k and of v, E head size. Source: RoFormer (arXiv 2104.09864);
-// transformers apply_rotary_pos_emb.
+// Rotary position embedding of the first R dimensions of every head (in most models all), rotate-half pairing
+// (i, i + R/2), alone or after a norm over E of every q and k head (Qwen3, Gemma 3). N tokens, H heads of q, K of k and
+// of v, E head size. Source: RoFormer (arXiv 2104.09864); transformers apply_rotary_pos_emb.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,19 +9,19 @@
 
 namespace lora_train::kernels {
 
-/// cos and sin of every position below num_positions, multiplied by attention_factor (yarn): [num_positions, E/2] fp32
-/// each, with angles in fp32. inv_freq [E/2] fp32.
+/// cos and sin of every position below num_positions, multiplied by attention_factor (yarn): [num_positions, R/2] fp32
+/// each, with angles in fp32. inv_freq [R/2] fp32.
 struct RopeTable {
   at::Tensor cos, sin;
   /// [num_positions] fp32: q is multiplied by it after the rotation, rounded to the dtype of q before and after, as in
-  /// transformers' Ministral 3; not with a norm. Undefined: no such factor.
+  /// transformers' Ministral 3; not with a norm, nor with R below E. Undefined: no such factor.
   at::Tensor q_scale = {};
 };
 RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor);
 
-/// Rotates x in place, without q_scale. x [N, H, E] fp32, bf16 or fp64, strided over N, the last two dimensions
-/// contiguous. positions [N] int32. `inverse` applies the transpose, which is the backward: it rotates back, with the
-/// same attention_factor.
+/// Rotates x in place, without q_scale. x [N, H, E], E even and at least R, fp32, bf16 or fp64, strided over N, the
+/// last two dimensions contiguous. positions [N] int32. `inverse` applies the transpose, which is the backward: it
+/// rotates back, with the same attention_factor.
 void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
 
 void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
@@ -30,9 +30,9 @@ void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const R
 
 /// The rotation of q and k.
 struct QkRotation {
-  int64_t num_heads = 0, num_kv_heads = 0;
+  int64_t num_heads = 0, num_kv_heads = 0, head_size = 0;
   const at::Tensor& positions;  ///< [N] int32
-  const RopeTable& table;       ///< E is twice its width
+  const RopeTable& table;       ///< its width is R/2; R may be less than the head size
 };
 
 /// The norm over each head. Undefined weights: no norm, and no other member is used.
