@@ -42,8 +42,9 @@ EvalData load_choices(const DataSection& section, const lora::ModelFiles& files)
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
-  data.choices = data::read_choice_sets(section, {files.tokenizer.get(), files.chat_template.get(), false, {}},
-                                        files.config.context_length());
+  data.choices =
+      data::read_choice_sets(section, {files.tokenizer.get(), files.chat_template.get(), false, {}, section.thinking},
+                             files.config.context_length());
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
     for (const auto& example : set.examples) {
@@ -119,6 +120,7 @@ class Evaluator {
                                    decoder.dtype, model_.device.device);
     const auto loss_head = plan::plan_loss_head(decoder, max_tokens, false);
     plan::BatchFeedOptions options{max_tokens, profile_.data.dataloader_pin_memory};
+    options.lists_chunks = decoder.config.is_hybrid();
     std::vector<std::vector<data::MicroBatchPlan>> plans;
     for (const auto& store : data_.stores) {
       options.has_weights = options.has_weights || store.store.has_weights();

@@ -126,8 +126,8 @@ std::string escaped_dots(const std::string& name) {
   refuse(options, targets_key(options),
          "\"" + what + "\" matches no linear of the decoder layers" +
              (is_outer ? " (adapters on the embedding or the output head are not supported)" : "") +
-             fmt::format(". The linears are {}, under {}layers.<i>.self_attn and .mlp", join(names),
-                         config.module_prefix));
+             fmt::format(". The linears are {}, under {}layers.<i>.self_attn{} and .mlp", join(names),
+                         config.module_prefix, config.is_hybrid() ? ", .linear_attn" : ""));
 }
 
 /// The linears that the targets select, in model order.

@@ -133,8 +133,11 @@ at::Tensor Activations::d_input(const ProjectionSizes& projection, std::int64_t 
 
 at::Tensor Activations::gradient_of(std::string_view name, const ProjectionSizes& projection,
                                     std::int64_t num_tokens) const {
-  const at::Tensor whole = buffer(plan_.gradients.find(name)->second);
-  return whole.narrow(0, 0, num_tokens).narrow(1, 0, projection.d_output_width());
+  return gradient(name, num_tokens).narrow(1, 0, projection.d_output_width());
+}
+
+at::Tensor Activations::gradient(std::string_view name, std::int64_t num_tokens) const {
+  return buffer(plan_.gradients.find(name)->second).narrow(0, 0, num_tokens);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Activations::named_buffers() const {

@@ -8,7 +8,14 @@
 namespace lora_train::model {
 namespace {
 
-const BlockCode& code_of(BlockKind kind) { return kind == BlockKind::kMlp ? mlp::code : attention::code; }
+const BlockCode& code_of(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kAttention: return attention::code;
+    case BlockKind::kGatedDelta: return linear_attention::code;
+    case BlockKind::kMlp: break;
+  }
+  return mlp::code;
+}
 
 const LayerShape& shape_of(const ForwardPass& pass, int64_t layer) {
   return pass.shape.layers[static_cast<std::size_t>(layer)];
@@ -56,14 +63,14 @@ void for_each_tile(const ForwardPass& pass, const BlockShape& shape, BlockActiva
 struct Branch {
   const Projection& projection;  ///< computes the branch from `columns`
   const at::Tensor& columns;
-  const NormWeight& norm;
+  const SmallWeight& norm;
   at::Tensor& branch;  ///< [N, D], undefined without an output norm
   at::Tensor& rstd;    ///< [N] fp32, from the output norm
 
   Branch(const BlockCode& code, const BlockWeights& weights, BlockActivations& activations)
       : projection(weights.projections.back()),
         columns(activations.saved[code.columns]),
-        norm(weights.norms.back()),
+        norm(weights.small.back()),
         branch(activations.saved.end()[-2]),
         rstd(activations.saved.back()) {}
   bool has_norm() const { return norm.weight.defined(); }
@@ -101,7 +108,7 @@ void block_backward(const BlockCode& code, const BackwardPass& pass, int64_t lay
                     BlockActivations& saved, at::Tensor& d_hidden, bool need_input_grad) {
   Projection& last = weights.projections.back();
   at::Tensor d_columns = pass.buffers.d_input(last, d_hidden.size(0));
-  at::Tensor d_output = branch_gradient(pass, Branch(code, weights, saved), weights.norms.back().grad, d_hidden);
+  at::Tensor d_output = branch_gradient(pass, Branch(code, weights, saved), weights.small.back().grad, d_hidden);
   projection_backward(last, saved.saved[code.columns], d_output, d_columns, true, pass.forward.linear);
   code.backward(pass, layer, weights, saved, d_columns, d_hidden, need_input_grad);
 }
@@ -136,7 +143,7 @@ void recompute(const ForwardPass& pass, const LayerWeights& weights, int64_t lay
 
 }  // namespace
 
-void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
+void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd) {
   at::Tensor y = features(projection, normed);
   kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd,
@@ -144,7 +151,7 @@ void norm_and_columns(const BlockForward& block, const NormWeight& norm, const P
   fill_adapter_columns(projection, normed, block.pass.linear);
 }
 
-void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
+void input_norm_backward(const BackwardPass& pass, SmallWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden) {
   kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true, &norm.grad,

@@ -9,7 +9,7 @@
 
 namespace lora_train::model {
 
-// The blocks (block_shapes.h). D hidden, F ffn, H heads, K kv heads, E head size.
+// The blocks (block_shapes.h). D hidden, F ffn, H heads, K kv heads, E head size; Hv value heads of a gated delta net.
 
 namespace {
 
@@ -19,6 +19,11 @@ constexpr ElementType kCompute = ElementType::kCompute, kFloat = ElementType::kF
 ProjectionShape projection(std::int64_t in_features, bool has_bias, GradientColumns columns,
                            std::vector<LinearShape> linears) {
   return {{.in_features = in_features, .gradient_columns = columns}, has_bias, std::move(linears), {}};
+}
+
+/// Size 0: the model has no norm here.
+SmallWeightShape norm(std::string name, std::int64_t size, std::int64_t after) {
+  return {std::move(name) + ".weight", size > 0 ? std::vector{size} : std::vector<std::int64_t>{}, after};
 }
 
 /// A block of two projections, the second of which returns to the residual stream.
@@ -41,24 +46,59 @@ void add_branch(const ModelConfig& c, BlockShape& block) {
 
 BlockShape attention::shape(const ModelConfig& c, std::int64_t) {
   const std::int64_t D = c.hidden_size, E = c.head_dim, H = c.num_heads, K = c.num_kv_heads;
-  const std::int64_t qk = c.qk_norm ? H + K : 0;
+  const std::int64_t qk = c.qk_norm ? H + K : 0, gates = c.has_attention_gate ? H : 0;
   BlockShape block = two_projections(
       BlockKind::kAttention, "attention", c,
-      projection(D, c.qkv_bias, GradientColumns::kBesideOutput,
-                 {{"self_attn.q_proj", 0, H * E}, {"self_attn.k_proj", 0, K * E}, {"self_attn.v_proj", 0, K * E}}),
+      projection(
+          D, c.qkv_bias, GradientColumns::kBesideOutput,
+          {{"self_attn.q_proj", 0, (H + gates) * E}, {"self_attn.k_proj", 0, K * E}, {"self_attn.v_proj", 0, K * E}}),
       projection(H * E, c.o_bias, GradientColumns::kBesideOutput, {{"self_attn.o_proj", 0, D}}));
-  block.norms = {{"input_layernorm", D, 0},
-                 {"self_attn.q_norm", c.qk_norm ? E : 0, 1},
-                 {"self_attn.k_norm", c.qk_norm ? E : 0, 1},
-                 {"post_attention_layernorm", c.has_output_norms ? D : 0, 2}};
+  block.small = {norm("input_layernorm", D, 0), norm("self_attn.q_norm", c.qk_norm ? E : 0, 1),
+                 norm("self_attn.k_norm", c.qk_norm ? E : 0, 1),
+                 norm("post_attention_layernorm", c.has_output_norms ? D : 0, 2)};
+  const Recompute gated = gates > 0 ? Recompute::kCheap : Recompute::kFull;
   block.saved = {{"attention.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kQkv},
                  {"attention.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
+                 {"attention.projected", gates > 0 ? (2 * H + 2 * K) * E : 0, kCompute, Recompute::kOff},
                  {"attention.qkv", (H + 2 * K) * E},
                  {"attention.qk_raw", qk * E},
                  {"attention.qk_rstd", qk, kFloat, Recompute::kFull, Layout::kTokenLast},
-                 {"attention.out", H * E, kCompute, Recompute::kFull, Layout::kRows, kO},
+                 {"attention.gate", gates * E},
+                 {"attention.ungated", gates * E},
+                 {"attention.out", H * E, kCompute, gated, Layout::kRows, kO},
                  {"attention.lse", H, kFloat}};
-  block.gradients = {{"d_qkv", (H + 2 * K) * E, kCompute, Recompute::kFull, Layout::kRows, kQkv}};
+  block.gradients = {{"d_projected", (H + gates + 2 * K) * E, kCompute, Recompute::kFull, Layout::kRows, kQkv},
+                     {"d_qkv", gates > 0 ? (H + 2 * K) * E : 0}};
+  add_branch(c, block);
+  return block;
+}
+
+BlockShape linear_attention::shape(const ModelConfig& c, std::int64_t) {
+  const kernels::GatedDeltaSizes& sizes = c.gated_delta;
+  const std::int64_t D = c.hidden_size, Hv = sizes.value_heads, qkv = sizes.qkv_width(), values = sizes.value_width();
+  BlockShape block =
+      two_projections(BlockKind::kGatedDelta, "linear_attention", c,
+                      projection(D, false, GradientColumns::kBesideOutput,
+                                 {{"linear_attn.in_proj_qkv", 0, qkv},
+                                  {"linear_attn.in_proj_z", 0, values},
+                                  {"linear_attn.in_proj_b", 0, Hv},
+                                  {"linear_attn.in_proj_a", 0, Hv}}),
+                      projection(values, false, GradientColumns::kBesideOutput, {{"linear_attn.out_proj", 0, D}}));
+  block.small = {norm("input_layernorm", D, 0),
+                 {"linear_attn.conv1d.weight", {qkv, 1, c.convolution_taps}, 1, WeightKind::kConvolution},
+                 {"linear_attn.A_log", {Hv}, 1, WeightKind::kDecayRate},
+                 {"linear_attn.dt_bias", {Hv}, 1, WeightKind::kStepBias},
+                 {"linear_attn.norm.weight", {sizes.value_size}, 1, WeightKind::kGatedNorm},
+                 norm("", 0, 2)};
+  block.saved = {{"linear_attention.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kIn},
+                 {"linear_attention.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
+                 {"linear_attention.projected", qkv + values + 2 * Hv},
+                 {"linear_attention.convolved", qkv, kCompute, Recompute::kOff},
+                 {"linear_attention.scratch", kernels::gated_delta_scratch_width(sizes), kCompute, Recompute::kOff},
+                 {"linear_attention.ungated", values},
+                 {"linear_attention.out", values, kCompute, Recompute::kCheap, Layout::kRows, kOut}};
+  block.gradients = {{"d_projected", qkv + values + 2 * Hv, kCompute, Recompute::kFull, Layout::kRows, kIn},
+                     {"d_convolved", qkv}};
   add_branch(c, block);
   return block;
 }
@@ -68,8 +108,8 @@ BlockShape mlp::shape(const ModelConfig& c, std::int64_t, GradientColumns gate_u
   BlockShape block = two_projections(
       BlockKind::kMlp, "mlp", c, projection(D, c.mlp_bias, gate_up, {{"mlp.gate_proj", 0, F}, {"mlp.up_proj", 0, F}}),
       projection(F, c.mlp_bias, GradientColumns::kBesideOutput, {{"mlp.down_proj", 0, D}}));
-  block.norms = {{c.has_output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", D, 0},
-                 {"post_feedforward_layernorm", c.has_output_norms ? D : 0, 2}};
+  block.small = {norm(c.has_output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", D, 0),
+                 norm("post_feedforward_layernorm", c.has_output_norms ? D : 0, 2)};
   block.saved = {
       {"mlp.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kGateUp},
       {"mlp.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
@@ -120,7 +160,9 @@ std::vector<Parameter> token_row_tensors(const TokenRows& rows, std::int64_t hid
 namespace {
 
 LayerShape layer_shape(const ModelConfig& config, std::int64_t layer, const ColumnLayout& columns = {}) {
-  LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer, columns.gate_up)}};
+  const bool is_attention = config.kind_of(layer) == LayerKind::kAttention;
+  LayerShape shape{{is_attention ? attention::shape(config, layer) : linear_attention::shape(config, layer),
+                    mlp::shape(config, layer, columns.gate_up)}};
   for (BlockShape& block : shape.blocks) {
     for (ProjectionShape& projection : block.projections) {
       projection.row_pitch = columns.row_pitch;

@@ -152,7 +152,7 @@ MemoryPlan plan_memory(const RunFacts& facts, const RunSpec& spec) {
                                                                             .has_weights = facts.has_token_weights,
                                                                             .has_soft_targets = facts.soft_width > 0})
                        .bytes();
-  plan.batches = BatchFeed::device_bytes(max_tokens, facts.soft_width);
+  plan.batches = BatchFeed::device_bytes(max_tokens, facts.soft_width, facts.config.is_hybrid());
   // Captured steps have temporary memory of their own, in addition to that of steps without graphs.
   plan.attention = (profile.run.cuda_graphs == CudaGraphs::kAuto ? 2 : 1) * attention_bytes(facts, spec);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;

@@ -134,7 +134,12 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
   RequiredFlops flops;
   flops.linears = 4 * weights * load.tokens;
   flops.head = 4 * head * load.supervised;
-  for (const std::int64_t window : config.layer_window) {
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.kind_of(layer) == model::LayerKind::kGatedDelta) {
+      flops.gated_delta += 4 * static_cast<double>(kernels::gated_delta_flops(config.gated_delta)) * load.tokens;
+      continue;
+    }
+    const std::int64_t window = config.layer_window[static_cast<std::size_t>(layer)];
     flops.attention += 3 * 4 * q * keys_in_window(load.keys_per_query, window) * load.tokens;
   }
   flops.lora = 6 * num_adapter_parameters(shape) * load.tokens;
@@ -156,8 +161,14 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   }
   bytes.norm = num_norms * kNormPasses * D * token_bytes;
   // With q/k norm: one more write in the forward (raw values), one more read in the backward.
-  bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
-  bytes.gated_activation = L * 8 * F * token_bytes;
+  const auto attention_layers = static_cast<double>(config.num_layers_of(model::LayerKind::kAttention));
+  bytes.rope = attention_layers * (config.qk_norm ? 6 : 4) * qk * token_bytes;
+  const double gates = config.has_attention_gate ? static_cast<double>(config.num_heads * config.head_dim) : 0;
+  bytes.gated_activation = 8 * (L * F + attention_layers * gates) * token_bytes;
+  const kernels::GatedDeltaSizes& delta = config.gated_delta;
+  const auto qkv = static_cast<double>(delta.qkv_width()), values = static_cast<double>(delta.value_width());
+  const auto states = 2 * sizeof(float) * static_cast<double>(delta.state_elements()) / kernels::kChunkTokens;
+  bytes.gated_delta = (L - attention_layers) * ((10 * qkv + 10 * values) * token_bytes + states * load.tokens);
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
   bytes.loss = 3 * V * load.supervised * element_bytes;
   const auto trained = adapters.empty() ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
@@ -192,9 +203,14 @@ double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rat
       micro_batches * product_passes * static_cast<double>(model::weight_bytes(facts.config, shape, element_bytes));
   const double products_s = std::max(products / rates.gemm_flops_per_s, weight_reads / rates.copy_bytes_per_s) +
                             micro_batches * lost_flops(facts, again) / rates.gemm_flops_per_s;
+  // The rule's products are as small as attention's. No GPU has measured them.
+  constexpr double kForwardOfRule = 1.0 / 4;
+  const auto mixing_s = [&](double of_flops, double forward) {
+    return of_flops * (forward * (1 + again.everything) / rates.attention_forward_flops_per_s +
+                       (1 - forward) / rates.attention_backward_flops_per_s);
+  };
   const double attention_s =
-      flops.attention * (kForwardOfAttention * (1 + again.everything) / rates.attention_forward_flops_per_s +
-                         (1 - kForwardOfAttention) / rates.attention_backward_flops_per_s);
+      mixing_s(flops.attention, kForwardOfAttention) + mixing_s(flops.gated_delta, kForwardOfRule);
   const double all_weights = trains_all ? static_cast<double>(model::num_parameters(facts.config)) : 0;
   const double moved = bytes.total() + all_weights * weight_gradient_bytes(micro_batches, element_bytes) +
                        again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +

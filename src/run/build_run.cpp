@@ -32,8 +32,9 @@ namespace lora_train::run {
 namespace {
 
 /// Keys that enter the data fingerprint, which cannot tell which of them changed.
-constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on",         "max_seq_len",
-                                     "overlength", "on_bad_row", "val_set_size",  "drop_duplicates", "seed"};
+constexpr const char* kDataKeys[] = {"datasets",        "model",      "chat_template", "loss_on",
+                                     "max_seq_len",     "overlength", "on_bad_row",    "val_set_size",
+                                     "drop_duplicates", "seed",       "thinking"};
 
 bool is_allowed(const OpenedRun& run, const char* key) {
   return std::ranges::count(run.request.allow_changed, key) > 0;
@@ -298,10 +299,10 @@ void allocate(Run& run) {
   if (run.device.is_cuda())
     eval_classes = data::choose_batch_classes(data::batch_shapes(run.data.evals, run.eval_plans), max_tokens);
   run.feed = std::make_unique<plan::BatchFeed>(
-      run.device,
-      plan::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
-                             decoder.first_needed.embedding, run.batch_classes, run.loss_head->chunk_rows(),
-                             run.data.has_weights(), run.data.train.soft_width(), eval_classes});
+      run.device, plan::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory,
+                                         profile.adapter.lora_dropout > 0, decoder.first_needed.embedding,
+                                         run.batch_classes, run.loss_head->chunk_rows(), run.data.has_weights(),
+                                         run.data.train.soft_width(), eval_classes, decoder.config.is_hybrid()});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);

@@ -35,7 +35,8 @@ void check_config(const model::ModelConfig& config) {
   for (const std::int64_t window : config.layer_window) require(window >= 0, "a window below zero");
   fuzz::accepts([&] { check_rope_supported(config, 4096); });
   const auto frequencies = rope_inv_freq(config);
-  require(frequencies.size() == static_cast<std::size_t>(config.head_dim / 2), "not a frequency for each pair");
+  require(config.rotary_dim > 0 && config.rotary_dim <= config.head_dim, "a rotation of no part of a head");
+  require(frequencies.size() == static_cast<std::size_t>(config.rotary_dim / 2), "not a frequency for each pair");
   for (const float value : frequencies) require(std::isfinite(value), "a frequency that is not finite");
   require(std::isfinite(rope_attention_factor(config)), "an attention factor that is not finite");
 }

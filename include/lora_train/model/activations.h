@@ -86,6 +86,8 @@ class Activations {
   at::Tensor d_input(const ProjectionSizes& projection, std::int64_t num_tokens) const;
   /// A buffer of BlockShape::gradients as the gradient of a projection's output: [num_tokens, d_output_width()].
   at::Tensor gradient_of(std::string_view name, const ProjectionSizes& projection, std::int64_t num_tokens) const;
+  /// One that is no projection's: [num_tokens, width].
+  at::Tensor gradient(std::string_view name, std::int64_t num_tokens) const;
   /// Every buffer under its name, for reports.
   std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
 

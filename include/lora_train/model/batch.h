@@ -9,6 +9,7 @@
 
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
+#include "lora_train/kernels/sequences.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {
@@ -43,7 +44,13 @@ struct Batch {
     }
     return entry->second;
   }
+  /// The documents as sequences of recurrent layers, created once.
+  const kernels::Sequences& sequences() const {
+    if (documents.cu_seqlens.empty()) documents = kernels::make_sequences(cu_seqlens, ids.device());
+    return documents;
+  }
   mutable std::map<int64_t, kernels::AttentionLayout> layouts;
+  mutable kernels::Sequences documents;
 };
 
 }  // namespace lora_train::model

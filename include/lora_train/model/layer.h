@@ -5,6 +5,7 @@
 
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/rope/rope.h"
+#include "lora_train/kernels/sequences.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/weights/weights.h"
 
@@ -17,12 +18,20 @@ struct QkvViews {
   at::Tensor q, k, v;
 };
 
+/// What a gated delta net keeps of the sequences of a cache: kernels/causal_conv, kernels/gated_delta.
+struct RecurrentStates {
+  at::Tensor convolution, rule;  ///< undefined: nothing
+};
+
 /// The attention of a pass: within the documents of a batch, or to a cache.
 class AttentionPass {
  public:
   virtual ~AttentionPass() = default;
   /// Writes out [N, H, E] and, if a backward follows, lse [N, H].
   virtual void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) = 0;
+  /// For the layers without attention, whose sequences do not mix either.
+  virtual const kernels::Sequences& sequences() const = 0;
+  virtual RecurrentStates states(int64_t) const { return {}; }
 };
 
 /// Attention within each document, with its backward.
@@ -34,6 +43,7 @@ class DocumentAttention : public AttentionPass {
       : config_(config), batch_(batch), backend_(backend), windowed_(windowed) {}
 
   void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) override;
+  const kernels::Sequences& sequences() const override;
   /// `gradients`: buffers for the gradients of q, k and v; a backend may return its own memory instead.
   void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out,
                 const at::Tensor& lse, kernels::AttentionGradients& gradients) const;

@@ -1,4 +1,4 @@
-// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected
+// The structure of a model as plain data: the linears, small weights and buffers of every block of every layer. Expected
 // tensors, adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No
 // torch, no weights.
 // N tokens, D hidden, O outputs, C adapter columns.
@@ -192,11 +192,14 @@ struct ProjectionShape : ProjectionSizes {
   std::vector<AdapterPlace> adapters;
 };
 
-/// A norm weight. Size 0: this model has no norm here.
-struct NormShape {
-  std::string name;  ///< within its layer: "input_layernorm"
-  std::int64_t size = 0;
+/// A weight that is no linear: of a norm, a convolution, a decay. Without a shape: this model has none here.
+struct SmallWeightShape {
+  std::string name;  ///< within its layer: "input_layernorm.weight"
+  std::vector<std::int64_t> shape;
   std::int64_t after = 0;  ///< number of projections before it in its block
+  WeightKind kind = WeightKind::kNorm;
+
+  bool exists() const { return !shape.empty(); }
 };
 
 enum class ElementType {
@@ -229,7 +232,7 @@ struct BufferShape {
   std::int64_t row_elements() const { return pitch > width ? pitch : width; }
 };
 
-enum class BlockKind { kAttention, kMlp };
+enum class BlockKind { kAttention, kGatedDelta, kMlp };
 
 /// One block of a layer: a residual branch. The block itself defines what each index of the lists means
 /// (src/model/blocks).
@@ -238,9 +241,9 @@ struct BlockShape {
   std::string name;              ///< for reports: "attention"
   bool has_output_norm = false;  ///< normalises its output before adding it to the residual stream
   std::vector<ProjectionShape> projections;
-  std::vector<NormShape> norms;
-  std::vector<BufferShape> saved;      ///< kept from forward to backward, besides the block's input
-  std::vector<BufferShape> gradients;  ///< scratch of the backward; layers share buffers by name
+  std::vector<SmallWeightShape> small;  ///< the last is the norm of its output
+  std::vector<BufferShape> saved;       ///< kept from forward to backward, besides the block's input
+  std::vector<BufferShape> gradients;   ///< scratch of the backward; layers share buffers by name
 };
 
 /// The blocks of a layer, in the order of the forward pass.

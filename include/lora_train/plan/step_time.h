@@ -30,11 +30,12 @@ struct StepLoad {
 
 /// FLOPs of a step that no program with a frozen base can leave out.
 struct RequiredFlops {
-  double linears = 0;    ///< forward and input gradient: 4 per weight and token
-  double head = 0;       ///< the same for V D on supervised rows
-  double attention = 0;  ///< forward 4 q per visible key, backward twice that
-  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
-  double total() const { return linears + head + attention + lora; }
+  double linears = 0;      ///< forward and input gradient: 4 per weight and token
+  double head = 0;         ///< the same for V D on supervised rows
+  double attention = 0;    ///< forward 4 q per visible key, backward twice that
+  double gated_delta = 0;  ///< the rule's forward, and three times that for its backward, which repeats it
+  double lora = 0;         ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
+  double total() const { return linears + head + attention + gated_delta + lora; }
 };
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                              const StepLoad& load);
@@ -44,7 +45,10 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
 struct PlannedBytes {
   double norm = 0;  ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
   double rope = 0;  ///< q and k read and written, forward and backward
-  double gated_activation = 0;  ///< forward 3 F, backward 5 F
+  double gated_activation = 0;  ///< forward 3 F, backward 5 F; the same for the gate of attention's output
+  /// convolution over q|k|v: 2 forward, again in the backward, 3 backward; rule: 1 forward, 2 backward, and its states;
+  /// values: out, d_out, and the gated norm, 3 forward, 5 backward
+  double gated_delta = 0;
   /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A if the GEMM of dy
   /// cannot include it (q|k|v and gate|up)
   double lora = 0;
@@ -52,7 +56,7 @@ struct PlannedBytes {
   /// Parameters and state read and written, gradients and constant state read. A parameter moves 28 bytes with fp32
   /// moments and 16.125 with 8-bit ones
   double optimizer = 0;
-  double total() const { return norm + rope + gated_activation + lora + loss + optimizer; }
+  double total() const { return norm + rope + gated_activation + gated_delta + lora + loss + optimizer; }
 };
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                            const StepLoad& load, int element_bytes,

@@ -29,6 +29,9 @@ struct BlockCode {
 namespace attention {
 extern const BlockCode code;
 }
+namespace linear_attention {
+extern const BlockCode code;
+}
 namespace mlp {
 extern const BlockCode code;
 }
@@ -39,11 +42,11 @@ inline at::Tensor features(const Projection& projection, const at::Tensor& wide)
 }
 
 /// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
-void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
+void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);
 /// The backward of that norm: d_hidden += the gradient of the norm's input. d_normed [N, d_input_width()] comes from
 /// the projection.
-void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
+void input_norm_backward(const BackwardPass& pass, SmallWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden);
 

@@ -6,17 +6,41 @@
 namespace lora_train::model::attention {
 
 enum ProjectionIndex { kQkv, kO };
-enum NormIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
-enum SavedIndex { kNormed, kRstd, kQkvOut, kQkRaw, kQkRstd, kAttended, kLse, kBranch, kBranchRstd };
+enum SmallIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
+/// With a gate, q|gate|k|v are projected into kProjected, attention goes to kUngated, and kAttended is the gated output.
+enum SavedIndex {
+  kNormed,
+  kRstd,
+  kProjected,
+  kQkvOut,
+  kQkRaw,
+  kQkRstd,
+  kGate,
+  kUngated,
+  kAttended,
+  kLse,
+  kBranch,
+  kBranchRstd
+};
 
 BlockShape shape(const ModelConfig& config, std::int64_t layer);
 
 }  // namespace lora_train::model::attention
 
+namespace lora_train::model::linear_attention {
+
+enum ProjectionIndex { kIn, kOut };
+enum SmallIndex { kInputNorm, kConvolution, kDecayRate, kStepBias, kGatedNorm, kOutputNorm };
+enum SavedIndex { kNormed, kRstd, kProjected, kConvolved, kScratch, kUngated, kGated, kBranch, kBranchRstd };
+
+BlockShape shape(const ModelConfig& config, std::int64_t layer);
+
+}  // namespace lora_train::model::linear_attention
+
 namespace lora_train::model::mlp {
 
 enum ProjectionIndex { kGateUp, kDown };
-enum NormIndex { kInputNorm, kOutputNorm };
+enum SmallIndex { kInputNorm, kOutputNorm };
 enum SavedIndex { kNormed, kRstd, kGateUpOut, kActivated, kBranch, kBranchRstd };
 
 /// gate_up: the form of gate|up's backward. kBesideOutput puts dS into mlp.gate_up, which its gradient overwrites.

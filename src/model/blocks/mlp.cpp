@@ -16,7 +16,7 @@ at::Tensor outputs(const Projection& gate_up, const BlockActivations& saved) {
 
 void norm(const BlockForward& block) {
   auto& saved = block.saved.saved;
-  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kGateUp], saved[kNormed],
+  norm_and_columns(block, block.weights.small[kInputNorm], block.weights.projections[kGateUp], saved[kNormed],
                    saved[kRstd]);
 }
 
@@ -57,7 +57,7 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
                                      pass.forward.config.activation);
   at::Tensor d_normed = pass.buffers.d_input(gate_up, d_hidden.size(0));
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
-  input_norm_backward(pass, weights.norms[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);
+  input_norm_backward(pass, weights.small[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);
 }
 
 }  // namespace

@@ -134,6 +134,48 @@ void read_gemma3_ropes(const ConfigReader& reader, ModelConfig& config) {
   config.local_rope = read_rope_kind(reader, local, reader.positive("rope_local_base_freq", kLocalTheta), config);
 }
 
+/// The sizes of gated delta nets.
+void read_gated_delta(const ConfigReader& reader, ModelConfig& config) {
+  constexpr std::int64_t kMaxHeads = 4096, kMaxSize = 4096, kMaxTaps = 8;
+  kernels::GatedDeltaSizes& sizes = config.gated_delta;
+  sizes = {reader.size("linear_num_key_heads", kMaxHeads, 16), reader.size("linear_num_value_heads", kMaxHeads, 32),
+           reader.size("linear_key_head_dim", kMaxSize, 128), reader.size("linear_value_head_dim", kMaxSize, 128)};
+  if (sizes.value_heads % sizes.key_heads != 0) {
+    reader.reject("linear_num_key_heads", "{} does not divide linear_num_value_heads, which is {}", sizes.key_heads,
+                  sizes.value_heads);
+  }
+  config.convolution_taps = reader.size("linear_conv_kernel_dim", kMaxTaps, 4);
+  reader.one_of("output_gate_type", {"swish", "silu"}, "swish");
+  reader.one_of("mamba_ssm_dtype", {"float32"}, "float32");
+}
+
+/// Qwen3.5: gated delta nets, except in the layers that layer_types calls full_attention; without it, in each
+/// full_attention_interval-th.
+void read_qwen35_keys(const ConfigReader& reader, ModelConfig& config) {
+  constexpr const char *kInterval = "full_attention_interval", *kLinear = "linear_attention";
+  config.norm_weight_offset = 1;
+  config.has_attention_gate = true;
+  if (!reader.boolean("attn_output_gate", true)) {
+    reader.reject("attn_output_gate", "attention without an output gate is not supported in this family");
+  }
+  const auto num_layers = static_cast<std::size_t>(config.num_layers);
+  std::vector<std::string> types = layer_types(reader);
+  if (!reader.is_given("layer_types")) {
+    const auto interval = static_cast<std::size_t>(reader.size(kInterval, kLongestWindow, 4));
+    for (std::size_t i = 0; i < num_layers; ++i) types.emplace_back((i + 1) % interval == 0 ? kFull : kLinear);
+  }
+  if (types.size() != num_layers) {
+    reader.reject("layer_types", "has {} entries for {} layers (num_hidden_layers)", types.size(), num_layers);
+  }
+  for (const std::string& type : types) {
+    if (type != kFull && type != kLinear) {
+      reader.reject("layer_types", "\"{}\" is not supported; expected {} or {}", type, kFull, kLinear);
+    }
+    config.layer_kinds.push_back(type == kFull ? LayerKind::kAttention : LayerKind::kGatedDelta);
+  }
+  if (config.num_layers_of(LayerKind::kGatedDelta) > 0) read_gated_delta(reader, config);
+}
+
 /// Qwen2-VL's and Qwen2.5-VL's text models are the same.
 constexpr FamilyRules qwen2_vl_text(std::string_view model_type) {
   return {.family = Family::kQwen2,
@@ -164,6 +206,20 @@ constexpr FamilyRules kFamilies[] = {
      .has_qk_norm = true,
      .reads_attention_bias = true,
      .read_own_keys = read_qwen_keys},
+    // And 3.6, 3.8: gated delta nets in three of four layers; gated attention, in which a quarter of each head rotates;
+    // norms of 1 + weight.
+    {.family = Family::kQwen35,
+     .model_type = "qwen3_5_text",
+     .architecture = "Qwen3_5ForCausalLM",
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .partial_rotary_factor = 0.25,
+     .max_position_embeddings = 32768,
+     .has_qk_norm = true,
+     .reads_attention_bias = true,
+     .read_own_keys = read_qwen35_keys,
+     .defaults = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
+         "num_attention_heads": 16})"},
     {.family = Family::kMistral,  // no biases
      .model_type = "mistral",
      .architecture = "MistralForCausalLM",
@@ -273,6 +329,10 @@ constexpr WrapperRules kWrappers[] = {
     {.architecture = "Qwen3VLForConditionalGeneration",
      .model_type = "qwen3_vl",
      .text_type = "qwen3_vl_text",
+     .file_prefix = "model.language_model."},
+    {.architecture = "Qwen3_5ForConditionalGeneration",
+     .model_type = "qwen3_5",
+     .text_type = "qwen3_5_text",
      .file_prefix = "model.language_model."},
     {.architecture = "Gemma3ForConditionalGeneration",
      .model_type = "gemma3",

@@ -19,6 +19,8 @@ struct FamilyRules {
   std::string_view architecture = {};             ///< empty: there is no such class; only wrappers hold this text model
   std::optional<std::int64_t> num_kv_heads = {};  ///< empty = the number of heads
   std::optional<std::int64_t> head_dim = {};      ///< empty = D / H, also for null
+  /// The share of a head that RoPE rotates. Empty: it rotates whole heads, and the key may only say so.
+  std::optional<double> partial_rotary_factor = {};
   std::int64_t max_position_embeddings;
   std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {};
   bool tie_word_embeddings = false;
@@ -50,8 +52,12 @@ std::span<const WrapperRules> wrappers();
 
 // The RoPE keys of config.json, in all three spellings.
 
+/// Sets config.rotary_dim from partial_rotary_factor, among the RoPE keys or else beside them, as in transformers.
+/// config.head_dim must be set.
+void read_rotary_dim(const ConfigReader& reader, const FamilyRules& rules, ModelConfig& config);
+
 /// Reads rope_parameters (new), or rope_theta with rope_scaling (`rope_type`, or `type` in old files), which wins if
-/// both are present, as in transformers. config.head_dim and max_position_embeddings must be set.
+/// both are present, as in transformers. config.rotary_dim and max_position_embeddings must be set.
 void read_rope(const ConfigReader& reader, ModelConfig& config);
 
 /// Reads one set of RoPE keys from the object `rope`, if the file has it. `theta` is the base unless the object has its

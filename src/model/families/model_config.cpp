@@ -318,7 +318,7 @@ struct Shape {
 // Sources: config.json of Qwen/Qwen2.5-0.5B and -7B, Qwen/Qwen3-0.6B, -4B and -8B, mistralai/Mistral-7B-v0.3,
 // mistralai/Ministral-3-{3B,8B,14B}-Instruct-2512, Mistral-Small-3.2-24B-Instruct-2506, google/gemma-3-1b-it, text_config of
 // google/gemma-3-4b-it, ibm-granite/granite-3.0-2b-instruct.
-constexpr std::array<Shape, 15> kShapes = {{
+constexpr std::array<Shape, 21> kShapes = {{
     {"qwen2.5-0.5b", R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
       "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,
       "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": true})"},
@@ -334,6 +334,36 @@ constexpr std::array<Shape, 15> kShapes = {{
     {"qwen3-8b", R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
       "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
       "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false})"},
+    {"qwen3.5-0.8b",
+     R"({"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": {"model_type": "qwen3_5_text",
+      "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 24, "num_attention_heads": 8,
+      "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 16, "rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}}})"},
+    {"qwen3.5-2b",
+     R"({"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": {"model_type": "qwen3_5_text",
+      "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 8,
+      "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 16, "rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}}})"},
+    {"qwen3.5-4b",
+     R"({"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": {"model_type": "qwen3_5_text",
+      "hidden_size": 2560, "intermediate_size": 9216, "num_hidden_layers": 32, "num_attention_heads": 16,
+      "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 32, "rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}}})"},
+    {"qwen3.5-9b",
+     R"({"model_type": "qwen3_5", "tie_word_embeddings": false, "text_config": {"model_type": "qwen3_5_text",
+      "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 16,
+      "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 32, "rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}}})"},
+    {"qwen3.5-27b",
+     R"({"model_type": "qwen3_5", "tie_word_embeddings": false, "text_config": {"model_type": "qwen3_5_text",
+      "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24,
+      "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 48, "rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}}})"},
     {"mistral-7b",
      R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
       "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32768, "max_position_embeddings": 32768,
@@ -379,6 +409,11 @@ constexpr std::array<Shape, 15> kShapes = {{
     {"tiny-qwen3", R"({"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512,
       "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false})"},
+    {"tiny-qwen3.5", R"({"model_type": "qwen3_5_text", "hidden_size": 64, "intermediate_size": 160,
+      "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512,
+      "max_position_embeddings": 4096, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+      "linear_key_head_dim": 16, "linear_value_head_dim": 16, "tie_word_embeddings": false,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}})"},
 }};
 
 }  // namespace
@@ -414,6 +449,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   config.qkv_bias = rules.has_qkv_bias || config.o_bias;
   config.mlp_bias = rules.reads_mlp_bias && reader.boolean("mlp_bias", false);
   rules.read_own_keys(reader, config);
+  read_rotary_dim(reader, rules, config);
   (rules.read_rope != nullptr ? rules.read_rope : read_rope)(reader, config);
   for (const char* key : {"torch_dtype", "dtype"}) {
     if (model.of(key).is_given(key)) config.torch_dtype = model.of(key).text(key, "");

@@ -27,10 +27,14 @@ RopeType read_type(const ConfigReader& rope) {
   rope.reject(key, "\"{}\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3", name);
 }
 
+constexpr const char* kRotaryFactor = "partial_rotary_factor";
+
+void refuse_parts_of_heads(const ConfigReader& reader) {
+  if (reader.optional_number(kRotaryFactor).value_or(1.0) == 1.0) return;
+  reader.reject(kRotaryFactor, "rotating only part of each head is not supported in this family; expected 1.0");
+}
+
 void refuse_other_kinds(const ConfigReader& reader) {
-  if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    reader.reject("partial_rotary_factor", "rotating only part of each head is not supported; expected 1.0");
-  }
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
     if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per layer type are not supported");
   }
@@ -60,8 +64,9 @@ void read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConfig& 
 void read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
   for (const char* key : {"short_factor", "long_factor"}) {
     const auto factors = rope.numbers(key);
-    if (static_cast<std::int64_t>(factors.size()) * 2 != config.head_dim) {
-      rope.reject(key, "has {} numbers; head_dim / 2 = {} were expected", factors.size(), config.head_dim / 2);
+    if (static_cast<std::int64_t>(factors.size()) * 2 != config.rotary_dim) {
+      rope.reject(key, "has {} numbers; {} were expected, one for each pair that rotates", factors.size(),
+                  config.rotary_dim / 2);
     }
     if (std::ranges::min(factors) <= 0) rope.reject(key, "holds a number that is not above zero");
   }
@@ -80,15 +85,20 @@ void read_llama3(const ConfigReader& rope, RopeConfig& out) {
     rope.reject("high_freq_factor", "must be larger than low_freq_factor");
 }
 
-/// The three positions of a text token are equal, so that sections over whole heads turn as plain RoPE does.
+std::optional<ConfigReader> rope_keys(const ConfigReader& reader) {
+  const auto rope = reader.optional_object("rope_scaling");
+  return rope ? rope : reader.optional_object("rope_parameters");
+}
+
+/// The three positions of a text token are equal, so that sections over all pairs turn as plain RoPE does.
 void read_sections(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
   constexpr const char* kSections = "mrope_section";
   if (!rope.is_given(kSections)) return;
   out.mrope_section = rope.ids(kSections);
   const auto pairs = std::accumulate(out.mrope_section.begin(), out.mrope_section.end(), std::int64_t{0});
-  if (out.mrope_section.size() == 3 && 2 * pairs == config.head_dim) return;
-  rope.reject(kSections, "{} sections of {} pairs in total were given; three over half of head_dim ({}) were expected",
-              out.mrope_section.size(), pairs, config.head_dim);
+  if (out.mrope_section.size() == 3 && 2 * pairs == config.rotary_dim) return;
+  rope.reject(kSections, "{} sections of {} pairs in total were given; three of {} pairs in total were expected",
+              out.mrope_section.size(), pairs, config.rotary_dim / 2);
 }
 
 void read_query_scale(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
@@ -102,17 +112,17 @@ void read_query_scale(const ConfigReader& rope, const ModelConfig& config, RopeC
   if (out.query_scale_beta > 0) out.query_scale_period = rope.size("original_max_position_embeddings", kLongest);
 }
 
-/// theta^(2i/E), [E/2].
-std::vector<float> position_frequencies(double theta, std::int64_t head_dim) {
-  std::vector<float> out(static_cast<std::size_t>(head_dim / 2));
+/// theta^(2i/R), [R/2].
+std::vector<float> position_frequencies(double theta, std::int64_t rotary_dim) {
+  std::vector<float> out(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / static_cast<float>(head_dim));
+    out[i] = std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / static_cast<float>(rotary_dim));
   }
   return out;
 }
 
-std::vector<float> plain_inv_freq(double theta, std::int64_t head_dim) {
-  auto out = position_frequencies(theta, head_dim);
+std::vector<float> plain_inv_freq(double theta, std::int64_t rotary_dim) {
+  auto out = position_frequencies(theta, rotary_dim);
   for (float& value : out) value = 1.0F / value;
   return out;
 }
@@ -120,8 +130,8 @@ std::vector<float> plain_inv_freq(double theta, std::int64_t head_dim) {
 /// The base for the original length, at which the scale is 1 up to rounding.
 double dynamic_theta(const ModelConfig& config) {
   const double factor = *config.rope.factor, length = static_cast<double>(config.max_position_embeddings);
-  const double E = static_cast<double>(config.head_dim);
-  return config.rope.theta * std::pow(factor * length / length - (factor - 1), E / (E - 2));
+  const double R = static_cast<double>(config.rotary_dim);
+  return config.rope.theta * std::pow(factor * length / length - (factor - 1), R / (R - 2));
 }
 
 std::vector<float> llama3_inv_freq(const ModelConfig& config) {
@@ -131,7 +141,7 @@ std::vector<float> llama3_inv_freq(const ModelConfig& config) {
   const auto high_wavelength = static_cast<float>(length / rope.high_freq_factor);
   const auto factor = static_cast<float>(*rope.factor), low = static_cast<float>(rope.low_freq_factor);
   const auto span = static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
-  auto out = plain_inv_freq(rope.theta, config.head_dim);
+  auto out = plain_inv_freq(rope.theta, config.rotary_dim);
   for (float& value : out) {
     const float wavelength = 1.0F / value * static_cast<float>(2 * std::numbers::pi);
     const float smooth = (1.0F / wavelength * static_cast<float>(length) - low) / span;
@@ -147,7 +157,7 @@ std::vector<float> llama3_inv_freq(const ModelConfig& config) {
 /// The (fractional) index of the pair that rotates `rotations` times over the original length.
 double correction_dim(const ModelConfig& config, double rotations) {
   const double length = static_cast<double>(config.rope.original_max_position_embeddings);
-  return static_cast<double>(config.head_dim) * std::log(length / (rotations * 2 * std::numbers::pi)) /
+  return static_cast<double>(config.rotary_dim) * std::log(length / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(config.rope.theta));
 }
 
@@ -159,10 +169,10 @@ std::vector<float> yarn_inv_freq(const ModelConfig& config) {
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, static_cast<double>(config.head_dim - 1));
+  high = std::min(high, static_cast<double>(config.rotary_dim - 1));
   if (low == high) high += 0.001;
 
-  auto out = position_frequencies(rope.theta, config.head_dim);
+  auto out = position_frequencies(rope.theta, config.rotary_dim);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const float extrapolation = 1.0F / out[i];
     const float interpolation = 1.0F / (static_cast<float>(*rope.factor) * out[i]);
@@ -185,6 +195,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : theta;
   if (!rope) return out;
   refuse_other_kinds(*rope);
+  if (config.rotary_dim == config.head_dim) refuse_parts_of_heads(*rope);
   read_sections(*rope, config, out);
   out.type = read_type(*rope);
   // In transformers, a length outside the RoPE keys (as in Phi3 files) takes precedence.
@@ -197,7 +208,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
     case RopeType::kDynamic:
       out.factor = rope->positive("factor");
       out.original_max_position_embeddings = config.max_position_embeddings;
-      if (config.head_dim == 2) rope->reject("rope_type", "dynamic needs a head_dim above 2");
+      if (config.rotary_dim == 2) rope->reject("rope_type", "dynamic needs more than one pair that rotates");
       break;
     case RopeType::kYarn: read_yarn(*rope, config, out); break;
     case RopeType::kLongrope: read_longrope(*rope, config, out); break;
@@ -207,10 +218,22 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   return out;
 }
 
+void read_rotary_dim(const ConfigReader& reader, const FamilyRules& rules, ModelConfig& config) {
+  const auto rope = rope_keys(reader);
+  const ConfigReader& from = rope && rope->is_given(kRotaryFactor) ? *rope : reader;
+  config.rotary_dim = config.head_dim;
+  if (!rules.partial_rotary_factor) return refuse_parts_of_heads(from);
+  const double factor = from.positive(kRotaryFactor, *rules.partial_rotary_factor);
+  if (factor > 1) from.reject(kRotaryFactor, "is {}; a share of a head, at most 1, was expected", factor);
+  config.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * factor);  // rounds down
+  if (config.rotary_dim != 0 && config.rotary_dim % 2 == 0) return;
+  from.reject(kRotaryFactor, "{} of head_dim ({}) is {}; RoPE rotates pairs, so an even number above 0 was expected",
+              factor, config.head_dim, config.rotary_dim);
+}
+
 void read_rope(const ConfigReader& reader, ModelConfig& config) {
   refuse_other_kinds(reader);
-  auto rope = reader.optional_object("rope_scaling");
-  if (!rope) rope = reader.optional_object("rope_parameters");
+  const auto rope = rope_keys(reader);
   const double theta = rope && rope->has("rope_theta") ? 1 : reader.positive("rope_theta", 10000.0);
   config.rope = read_rope_kind(reader, rope, theta, config);
 }
@@ -241,17 +264,17 @@ void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {
 std::vector<float> rope_inv_freq(const ModelConfig& config) {
   const auto& rope = config.rope;
   switch (rope.type) {
-    case RopeType::kDefault: return plain_inv_freq(rope.theta, config.head_dim);
-    case RopeType::kDynamic: return plain_inv_freq(dynamic_theta(config), config.head_dim);
+    case RopeType::kDefault: return plain_inv_freq(rope.theta, config.rotary_dim);
+    case RopeType::kDynamic: return plain_inv_freq(dynamic_theta(config), config.rotary_dim);
     case RopeType::kLlama3: return llama3_inv_freq(config);
     case RopeType::kYarn: return yarn_inv_freq(config);
     case RopeType::kLinear: {
-      auto out = plain_inv_freq(rope.theta, config.head_dim);
+      auto out = plain_inv_freq(rope.theta, config.rotary_dim);
       for (float& value : out) value /= static_cast<float>(*rope.factor);
       return out;
     }
     case RopeType::kLongrope: {
-      auto out = position_frequencies(rope.theta, config.head_dim);
+      auto out = position_frequencies(rope.theta, config.rotary_dim);
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = 1.0F / (static_cast<float>(rope.short_factor[i]) * out[i]);
       return out;
     }

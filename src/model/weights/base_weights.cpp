@@ -67,17 +67,15 @@ void for_each_projection(const LayerShape& shape, LayerWeights& weights, const V
   }
 }
 
-/// The same for the norms that the model has.
+/// The same for the other weights that the model has.
 template <class Visit>
-void for_each_norm(const LayerShape& shape, LayerWeights& weights, const Visit& visit) {
+void for_each_small(const LayerShape& shape, LayerWeights& weights, const Visit& visit) {
   for (std::size_t b = 0; b < shape.blocks.size(); ++b) {
-    for (std::size_t n = 0; n < shape.blocks[b].norms.size(); ++n) {
-      if (shape.blocks[b].norms[n].size > 0) visit(shape.blocks[b].norms[n], weights[b].norms[n]);
+    for (std::size_t i = 0; i < shape.blocks[b].small.size(); ++i) {
+      if (shape.blocks[b].small[i].exists()) visit(shape.blocks[b].small[i], weights[b].small[i]);
     }
   }
 }
-
-std::string norm_name(const NormShape& norm, int64_t layer) { return layer_prefix(layer) + norm.name + ".weight"; }
 
 bool has_quantized_linears(const ProjectionShape& projection, int64_t layer, const BaseStorage& storage) {
   return std::ranges::any_of(
@@ -124,7 +122,7 @@ Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, T
   for (const auto& spec : expected_tensors(config)) {
     list.push_back({.name = spec.name,
                     .shape = spec.shape,
-                    .decays = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias,
+                    .decays = !is_norm(spec.kind) && !is_bias(spec.kind),
                     .is_embedding = spec.kind == WeightKind::kEmbedding});
   }
   return Trainables(std::move(list), device);
@@ -132,11 +130,15 @@ Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, T
 
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                           const BaseStorage& storage, std::int64_t decoded_layers) {
-  std::int64_t elements = num_parameters(config), quantized_bytes = 0;
+  std::int64_t elements = num_parameters(config), quantized_bytes = 0, widened = 0;
   elements += (config.tie_word_embeddings ? 1 : 2) * config.added_rows * config.hidden_size;
   std::set<std::string> buffers;
   for (std::int64_t layer = 0; layer < std::ssize(shape.layers); ++layer) {
     for (const BlockShape& block : shape.layers[static_cast<std::size_t>(layer)].blocks) {
+      for (const SmallWeightShape& small : block.small) {
+        if (keeps_fp32(small.kind))
+          widened += small.shape[0] * (static_cast<std::int64_t>(sizeof(float)) - element_bytes);
+      }
       for (const ProjectionShape& p : block.projections) {
         elements -= p.out_features * p.in_features;
         const bool is_decoded_on_acquire = layer >= decoded_layers && has_quantized_linears(p, layer, storage);
@@ -150,7 +152,7 @@ std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, st
       }
     }
   }
-  return elements * element_bytes + quantized_bytes;
+  return elements * element_bytes + widened + quantized_bytes;
 }
 
 std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
@@ -173,7 +175,7 @@ ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shap
     const LayerShape& layer_shape = shape_.layers[static_cast<std::size_t>(layer)];
     for (const BlockShape& block : layer_shape.blocks) {
       weights.push_back({std::vector<Projection>(block.projections.begin(), block.projections.end()),
-                         std::vector<NormWeight>(block.norms.size())});
+                         std::vector<SmallWeight>(block.small.size())});
     }
     for_each_projection(layer_shape, weights, [&](const ProjectionShape& projection_shape, Projection& projection) {
       bind_adapters(projection_shape, layer, projection);
@@ -234,9 +236,10 @@ void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLa
     }
   });
   for (QuantizedLayer::Linear& linear : quantized.linears) loader.load(linear);  // from here on they do not move
-  for_each_norm(shape, weights, [&](const NormShape& norm_shape, NormWeight& norm) {
-    norm.weight = at::empty({norm_shape.size}, options);
-    loader.load(norm_name(norm_shape, layer), norm.weight);
+  for_each_small(shape, weights, [&](const SmallWeightShape& small_shape, SmallWeight& small) {
+    const bool is_widened = keeps_fp32(small_shape.kind) && options_.dtype == at::kBFloat16;
+    small.weight = at::empty(small_shape.shape, is_widened ? options.dtype(at::kFloat) : options);
+    loader.load(layer_prefix(layer) + small_shape.name, small.weight);
   });
 }
 
@@ -267,7 +270,8 @@ void ComputeWeights::fill_outer(WeightLoader& loader) {
 
 void ComputeWeights::bind_trained_weights() {
   const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute, double scale = 1) {
-    copies_.add(parameters_.joined(parameters_.values, names), scale, compute);
+    const auto rows = [](const at::Tensor& t) { return t.dim() > 2 ? t.flatten(1) : t; };  // a convolution is a matrix
+    copies_.add(rows(parameters_.joined(parameters_.values, names)), scale, rows(compute));
     return parameters_.joined(parameters_.grads, names);
   };
   for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
@@ -279,8 +283,8 @@ void ComputeWeights::bind_trained_weights() {
       projection.grad_bias =
           bind(tensor_names(projection_shape, layer, ".bias"), projection.bias, projection.output_scale);
     });
-    for_each_norm(shape, weights, [&](const NormShape& norm_shape, NormWeight& norm) {
-      norm.grad = bind({norm_name(norm_shape, layer)}, norm.weight);
+    for_each_small(shape, weights, [&](const SmallWeightShape& small_shape, SmallWeight& small) {
+      small.grad = bind({layer_prefix(layer) + small_shape.name}, small.weight);
     });
   }
   outer_.grad_embedding = bind({"model.embed_tokens.weight"}, outer_.embedding);

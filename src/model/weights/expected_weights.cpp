@@ -22,9 +22,8 @@ void add_layer(const LayerShape& layer, std::int64_t index, std::vector<TensorSp
   const std::string prefix = layer_prefix(index);
   for (const BlockShape& block : layer.blocks) {
     for (std::int64_t position = 0; position <= std::ssize(block.projections); ++position) {
-      for (const NormShape& norm : block.norms) {
-        const bool is_here = norm.after == position && norm.size > 0;
-        if (is_here) specs.push_back({prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm});
+      for (const SmallWeightShape& small : block.small) {
+        if (small.after == position && small.exists()) specs.push_back({prefix + small.name, small.shape, small.kind});
       }
       if (position == std::ssize(block.projections)) break;
       const ProjectionShape& projection = block.projections[static_cast<std::size_t>(position)];

@@ -35,15 +35,28 @@ void store(const std::vector<float>& values, DType dtype, char* out) {
   }
 }
 
+/// log of uniform numbers from 0.01 to 16, as transformers draws A_log.
+std::vector<float> decay_rates(const TensorSpec& spec, std::uint64_t seed) {
+  const PhiloxKey key = philox_key(seed, RandomPurpose::kModelInit, spec.name);
+  std::vector<float> values;
+  for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(spec.shape[0]); ++i) {
+    const double uniform = philox4x32({i, 0, 0, 0}, key)[0] / 4294967296.0;
+    values.push_back(static_cast<float>(std::log(0.01 + uniform * (16 - 0.01))));
+  }
+  return values;
+}
+
 std::string draw(const TensorSpec& spec, const InitModelRequest& request, const ModelConfig& config) {
   const auto num_bytes = storage::tensor_bytes(request.dtype, spec.shape);
   const std::size_t element_bytes = static_cast<std::size_t>(storage::dtype_bits(request.dtype)) / 8;
   const auto count = static_cast<std::int64_t>(num_bytes / element_bytes);
   std::string bytes(num_bytes, '\0');
-  if (spec.kind == WeightKind::kBias) return bytes;
-  if (spec.kind == WeightKind::kNorm) {
-    const auto neutral = static_cast<float>(1 - config.norm_weight_offset);
-    store(std::vector<float>(static_cast<std::size_t>(count), neutral), request.dtype, bytes.data());
+  if (spec.kind == WeightKind::kDecayRate) {
+    store(decay_rates(spec, request.seed), request.dtype, bytes.data());
+    return bytes;
+  }
+  if (const auto constant = constant_start(spec.kind, config)) {
+    store(std::vector<float>(static_cast<std::size_t>(count), *constant), request.dtype, bytes.data());
     return bytes;
   }
   constexpr std::int64_t kPiece = 1 << 16;
@@ -125,6 +138,16 @@ void check_tokenizer(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::optional<float> constant_start(WeightKind kind, const ModelConfig& config) {
+  switch (kind) {
+    case WeightKind::kNorm: return static_cast<float>(1 - config.norm_weight_offset);
+    case WeightKind::kGatedNorm:
+    case WeightKind::kStepBias: return 1.0F;
+    case WeightKind::kBias: return 0.0F;
+    default: return std::nullopt;
+  }
+}
 
 std::uint64_t add_index(Files& files, bool is_sharded) {
   std::uint64_t bytes = 0;

@@ -405,7 +405,8 @@ BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& w
 
 bool has_bf16_matrices(const ModelConfig& config, const storage::WeightFiles& weights) {
   return std::ranges::all_of(expected_tensors(config), [&](const TensorSpec& spec) {
-    const bool is_matrix = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
+    const bool is_matrix =
+        spec.kind == WeightKind::kLinear || spec.kind == WeightKind::kEmbedding || spec.kind == WeightKind::kHead;
     const storage::TensorEntry* const entry = weights.find(spec.name);
     return !is_matrix || (entry != nullptr && entry->dtype == storage::DType::kBF16);
   });

@@ -20,10 +20,11 @@ constexpr std::int64_t kNoSlot =
     std::numeric_limits<std::int64_t>::max();  // after every token: kernels/embedding/embedding.h
 
 /// Bytes per token: supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each,
-/// weights 4. Plus alignment of 8 parts.
-std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights, std::int64_t soft_width) {
+/// weights 4, lists of chunks at most 4 + 4 + 1. Plus alignment of each part.
+std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights, std::int64_t soft_width, bool lists_chunks) {
   const std::int64_t soft_bytes = soft_width > 0 ? max_tokens * soft_width * 8 + 2 * kAlignment : 0;
-  return soft_bytes + (has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment);
+  const std::int64_t chunk_bytes = lists_chunks ? max_tokens * 9 + 3 * kAlignment : 0;
+  return soft_bytes + chunk_bytes + (has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment);
 }
 
 /// A part of a slot in host memory.
@@ -58,7 +59,7 @@ BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
       slots_(device.is_cuda() ? kNumSlots : 1),
       calls_(attention_calls(options.max_tokens, true, options.classes)),
       eval_calls_(attention_calls(options.max_tokens, false, options.eval_classes)) {
-  std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights, options.soft_width);
+  std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights, options.soft_width, options.lists_chunks);
   for (const auto& batch_class : options.classes) bytes = std::max(bytes, cut(batch_class).bytes);
   const auto on_device = at::TensorOptions(at::kByte).device(device.device);
   for (auto& slot : slots_) {
@@ -79,8 +80,8 @@ BatchFeed::~BatchFeed() {
   for (auto& slot : slots_) keep_forever(slot.host);
 }
 
-std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens, std::int64_t soft_width) {
-  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens, true, soft_width);
+std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens, std::int64_t soft_width, bool lists_chunks) {
+  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens, true, soft_width, lists_chunks);
 }
 
 BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_supervised) const {
@@ -98,6 +99,8 @@ BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_
   add(parts.ids, N, sizeof(std::int32_t));
   add(parts.positions, N, sizeof(std::int32_t));
   add(parts.cu_seqlens, sizes.num_docs + 1, sizeof(std::int32_t));
+  add(parts.cu_chunks, options_.lists_chunks ? sizes.num_docs + 1 : 0, sizeof(std::int32_t));
+  add(parts.chunk_sequence, options_.lists_chunks ? kernels::most_chunks(N, sizes.num_docs) : 0, sizeof(std::int32_t));
   add(parts.token_document, options_.has_dropout ? N : 0, sizeof(std::int32_t));
   add(parts.order, options_.trains_embedding ? N : 0, sizeof(std::int32_t));
   return parts;
@@ -148,6 +151,10 @@ void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts,
   for (std::size_t d = micro_batch.cu_seqlens.size(); d < cu_seqlens.size(); ++d) {
     end = std::min(end + data::kFillerTokens, capacity);
     cu_seqlens[d] = static_cast<std::int32_t>(end);
+  }
+  if (options_.lists_chunks) {
+    kernels::list_chunks(cu_seqlens, span_of<std::int32_t>(host, parts.cu_chunks),
+                         span_of<std::int32_t>(host, parts.chunk_sequence));
   }
   const auto trained = static_cast<std::size_t>(micro_batch.num_supervised);
   std::ranges::fill(span_of<std::int64_t>(host, parts.supervised).subspan(trained), kNoSlot);
@@ -245,6 +252,13 @@ model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& hos
   batch.num_supervised = num_supervised;
   batch.cu_seqlens.assign(ends.begin(), ends.end());
   batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);
+  if (options_.lists_chunks) {
+    batch.documents = {batch.cu_seqlens,
+                       batch.cu_seqlens_device,
+                       view(parts.cu_chunks, at::kInt),
+                       view(parts.chunk_sequence, at::kInt),
+                       {}};
+  }
   batch.max_document_tokens = longest;
   if (options_.trains_embedding) batch.order = view(parts.order, at::kInt);
   batch.dropout.enabled = options_.has_dropout;

@@ -115,7 +115,14 @@ RowPitch tune_row_pitch(kernels::Tuner& tuner, const model::ModelConfig& config,
 AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
                                  const std::vector<std::int64_t>& lengths, at::Device device) {
   const model::ModelConfig& config = decoder.config;
-  const std::int64_t out_width = model::saved_buffer(decoder.shape.layers.front(), "attention.out").width;
+  std::size_t layer = 0;
+  while (layer < decoder.shape.layers.size() &&
+         config.kind_of(static_cast<std::int64_t>(layer)) != model::LayerKind::kAttention) {
+    ++layer;
+  }
+  if (layer == decoder.shape.layers.size()) return {};
+  const char* const out = config.has_attention_gate ? "attention.ungated" : "attention.out";
+  const std::int64_t out_width = model::saved_buffer(decoder.shape.layers[layer], out).width;
   AttentionRun attention({config.num_heads, config.num_kv_heads, config.head_dim, out_width, config.attention_scale},
                          decoder.dtype, lengths, device);
   const auto backends = kernels::attention_candidates(attention.attention_case());

@@ -33,6 +33,12 @@ constexpr const char* kConfig =
   "vocab_size": 31, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
   "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1, "rope_theta": 10000.0, "hidden_act": "silu"})";
 
+constexpr const char* kHybrid =
+    R"({"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 20,
+  "intermediate_size": 28, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "vocab_size": 31, "max_position_embeddings": 64, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+  "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 3, "linear_value_head_dim": 5})";
+
 /// `spoilt` is a weight of which one element is NaN.
 storage::WeightFiles random_weights(const ModelConfig& config, const TemporaryFolder& folder,
                                     const std::string& spoilt = "") {
@@ -40,7 +46,7 @@ storage::WeightFiles random_weights(const ModelConfig& config, const TemporaryFo
   std::vector<storage::TensorToWrite> tensors;
   std::uint64_t seed = 100;
   for (const auto& spec : expected_tensors(config)) {
-    keep.push_back(uniform(spec.shape, ++seed) * 0.5 + (spec.kind == WeightKind::kNorm ? 1.0 : 0.0));
+    keep.push_back(uniform(spec.shape, ++seed) * 0.5 + (is_norm(spec.kind) ? 1.0 : 0.0));
     if (spec.name == spoilt) keep.back()[7][11] = NAN;
     tensors.push_back(tensor_to_write(spec.name, keep.back()));
   }
@@ -85,6 +91,11 @@ class DecoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     config_ = parse_model_config(kConfig, "config.json");
+    make_weights();
+  }
+
+  void use_config(const char* text) {
+    config_ = parse_model_config(text, "config.json");
     make_weights();
   }
 
@@ -266,17 +277,39 @@ TEST_F(DecoderTest, AWeightThatIsNotFiniteIsNotQuantised) {
 
 TEST_F(DecoderTest, NeitherRecomputationNorStaleBuffersNorARowPitchChangeABit) {
   const Batch batch = batch_of({9, 1, 5});
-  for (const std::int64_t first_layer : {0, 1}) {
-    are_buffers_stale_ = false;
-    const Result clean = run(batch, Recompute::kOff, first_layer);
-    are_buffers_stale_ = true;
-    for (const Recompute mode : kModes) {
-      for (const RowPitch row_pitch : {RowPitch::kExact, RowPitch::kPadded}) {
-        SCOPED_TRACE(testing::Message() << static_cast<int>(mode) << " " << static_cast<int>(row_pitch));
-        expect_same_bits(run(batch, mode, first_layer, {0, false}, {.row_pitch = row_pitch}), clean);
+  for (const char* config : {kConfig, kHybrid}) {
+    use_config(config);
+    for (const std::int64_t first_layer : {0, 1}) {
+      are_buffers_stale_ = false;
+      const Result clean = run(batch, Recompute::kOff, first_layer);
+      are_buffers_stale_ = true;
+      for (const Recompute mode : kModes) {
+        for (const RowPitch row_pitch : {RowPitch::kExact, RowPitch::kPadded}) {
+          SCOPED_TRACE(testing::Message()
+                       << config_.architecture << static_cast<int>(mode) << static_cast<int>(row_pitch));
+          expect_same_bits(run(batch, mode, first_layer, {0, false}, {.row_pitch = row_pitch}), clean);
+        }
       }
     }
   }
+}
+
+TEST_F(DecoderTest, MemoryOfAHybridModelCountsDecaysInFp32) {
+  use_config(kHybrid);
+  const ModelShape shape = model_shape(config_);
+  Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
+  ResidentWeights weights(config_, shape, parameters, {at::kBFloat16, at::kMeta}, nullptr);
+  std::size_t bytes = 0;
+  const auto add = [&](const at::Tensor& t) { bytes += t.defined() ? t.nbytes() : 0; };
+  for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
+      for (const Projection& p : block.projections) add(p.weight);
+      for (const SmallWeight& small : block.small) add(small.weight);
+    }
+  }
+  const OuterWeights& outer = weights.acquire_outer(Pass::kForward);
+  for (const at::Tensor& t : {outer.embedding, outer.head, outer.final_norm.weight}) add(t);
+  EXPECT_EQ(weight_bytes(config_, shape, 2), static_cast<std::int64_t>(bytes));
 }
 
 TEST_F(DecoderTest, BothFormsOfTheBackwardOfGateUpGiveTheSameGradients) {
@@ -319,6 +352,20 @@ TEST_F(DecoderTest, DocumentsDoNotSeeEachOther) {
   }
 }
 
+TEST_F(DecoderTest, DocumentsOfAHybridModelHaveTheGradientsThatTheyHaveAlone) {
+  use_config(kHybrid);
+  const Batch batch = batch_of({1, 2, 9, 4, 5});  // one token trains nothing
+  const Result together = run(batch);
+  Result apart{0, at::zeros_like(together.grads)};
+  for (const int64_t length : {2, 9, 4, 5}) {
+    const Result alone = run(batch_of({length}));
+    apart.loss += alone.loss;
+    apart.grads += alone.grads * (length - 1) / batch.supervised.size(0);  // of the mean over tokens
+  }
+  EXPECT_NEAR(together.loss, apart.loss, 1e-6 * apart.loss);
+  EXPECT_CLOSE(together.grads, apart.grads, tolerance(at::kFloat));
+}
+
 TEST_F(DecoderTest, BackwardStopsAtTheFirstAdapterWithTheSameGradients) {
   const Batch batch = batch_of({9, 5});
   const Result stopped = run(batch, Recompute::kOff, 1, {1, false}), whole = run(batch, Recompute::kOff, 1);
@@ -327,8 +374,8 @@ TEST_F(DecoderTest, BackwardStopsAtTheFirstAdapterWithTheSameGradients) {
 
 TEST_F(DecoderTest, OffloadedLayerInputsGiveTheSameBits) {
   const Batch batch = batch_of({9, 1, 5});
-  for (const std::int64_t num_layers : {3, 4, 8}) {
-    use_layers(num_layers);
+  for (const std::int64_t num_layers : {3, 4, 8, 0}) {
+    num_layers > 0 ? use_layers(num_layers) : use_config(kHybrid);
     for (const FirstNeeded& first : {FirstNeeded{0, false}, FirstNeeded{0, true}, FirstNeeded{2, false}}) {
       for (const Recompute mode : kModes) {
         offload_inputs_ = false;

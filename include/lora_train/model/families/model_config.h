@@ -1,6 +1,6 @@
 // The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights of
 // such a model. No torch. Shared by `check`, `init-model` and the engine.
-// Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
+// Letters: D hidden, H heads, K kv heads, E head dim, R rotary dim, F ffn, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/gated_delta/gated_delta_sizes.h"
 
 namespace lora_train::storage {
 class WeightFiles;
@@ -18,7 +19,7 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-enum class Family { kQwen2, kQwen3, kMistral, kMinistral3, kLlama, kGemma3, kGranite };
+enum class Family { kQwen2, kQwen3, kQwen35, kMistral, kMinistral3, kLlama, kGemma3, kGranite };
 
 /// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
 /// on its batch. They are supported up to that length only (check_rope_supported).
@@ -36,13 +37,19 @@ struct RopeConfig {
   std::optional<double> attention_factor;             ///< yarn, longrope; unset = computed from factor
   double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0 = not given
   bool truncate = true;                               ///< yarn: whole correction dims
-  std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
+  std::vector<double> short_factor;                   ///< longrope, [R/2]; up to the original length
   /// Pairs that turn by time, height and width; equal to plain RoPE for text. Empty: not given.
   std::vector<std::int64_t> mrope_section;
   /// llama_4_scaling_beta: rotated q times 1 + beta ln(1 + floor(position / period)), the period being the
   /// original_max_position_embeddings beside it. 0: no such scale.
   double query_scale_beta = 0;
   std::int64_t query_scale_period = 0;
+};
+
+/// The first block of a layer.
+enum class LayerKind {
+  kAttention,
+  kGatedDelta  ///< linear attention: a gated delta net
 };
 
 enum class LinearFormat {
@@ -73,12 +80,17 @@ struct ModelConfig {
   /// Begins the names of the text model's tensors in files that are written anew; of others, the files tell.
   std::string file_prefix = "model.";
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::int64_t rotary_dim = 0;  ///< the first dimensions of every q and k head, which RoPE rotates; most models: all
   std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   std::int64_t added_rows = 0;  ///< the last rows of vocab_size, which the files lack (make_room)
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;  ///< true: no head of its own (read_model_config looks at the tensors as well)
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  std::vector<LayerKind> layer_kinds;    ///< [num_layers]; empty: attention in all layers
+  kernels::GatedDeltaSizes gated_delta;  ///< of layers of that kind
+  std::int64_t convolution_taps = 0;     ///< of their convolution over q, k and v
+  bool has_attention_gate = false;  ///< q_proj has a gate of the output after the rows of each head's query (Qwen3.5)
   bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
   bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
   double attention_scale = 0;       ///< multiplies q k^T; 1 / sqrt(E) unless the family sets another
@@ -101,6 +113,16 @@ struct ModelConfig {
   std::int64_t context_length() const;
   /// The number of positions that check_rope_supported accepts: context_length(), or fewer.
   std::int64_t supported_length() const;
+  /// True if a layer is a gated delta net.
+  bool is_hybrid() const { return gated_delta.value_heads > 0; }
+  LayerKind kind_of(std::int64_t layer) const {
+    return layer_kinds.empty() ? LayerKind::kAttention : layer_kinds[static_cast<std::size_t>(layer)];
+  }
+  std::int64_t num_layers_of(LayerKind kind) const {
+    std::int64_t count = 0;
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) count += kind_of(layer) == kind ? 1 : 0;
+    return count;
+  }
   /// True if a class with towers holds the text model.
   bool is_in_wrapper() const { return module_prefix != "model."; }
   /// Rows of embedding and head in the files.
@@ -121,12 +143,27 @@ ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same for the text of a config.json, without weights; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
 
-enum class WeightKind { kEmbedding, kNorm, kLinear, kBias, kHead };
+enum class WeightKind {
+  kEmbedding,
+  kNorm,       ///< multiplies by norm_weight_offset plus the weight
+  kGatedNorm,  ///< the output norm of a gated delta net: by the weight itself
+  kConvolution,
+  kDecayRate,  ///< A_log of a gated delta net
+  kStepBias,   ///< dt_bias of a gated delta net
+  kLinear,
+  kBias,
+  kHead
+};
+inline bool is_norm(WeightKind kind) { return kind == WeightKind::kNorm || kind == WeightKind::kGatedNorm; }
+inline bool is_bias(WeightKind kind) { return kind == WeightKind::kBias || kind == WeightKind::kStepBias; }
+/// True for weights that bf16 runs keep in fp32: the decay of a state adds up their rounding over the whole document.
+inline bool keeps_fp32(WeightKind kind) { return kind == WeightKind::kDecayRate || kind == WeightKind::kStepBias; }
 
 /// One weight the model has, by its Hugging Face name.
 struct TensorSpec {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
+  std::vector<std::int64_t>
+      shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out], convolution [channels, 1, taps]
   WeightKind kind = WeightKind::kLinear;
 
   /// "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
@@ -156,7 +193,7 @@ void refuse_quantised(const ModelConfig& config, std::string_view what);
 
 /// Throws FormatError (file: key) if rows of max_seq_len tokens are longer than this RoPE type supports.
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
-/// Inverse frequencies [E/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + E/2).
+/// Inverse frequencies [R/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + R/2).
 std::vector<float> rope_inv_freq(const ModelConfig& config);
 /// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);

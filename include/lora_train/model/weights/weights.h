@@ -11,16 +11,16 @@
 
 namespace lora_train::model {
 
-/// A norm weight with its gradient (undefined when frozen).
-struct NormWeight {
-  at::Tensor weight;  ///< [D] or [E] compute dtype; undefined if the model has no such norm
+/// A weight that is no linear, with its gradient (undefined when frozen).
+struct SmallWeight {
+  at::Tensor weight;  ///< its shape in the files; compute dtype, or fp32 (keeps_fp32); undefined if there is none
   at::Tensor grad;    ///< fp32, accumulated into
 };
 
-/// The weights of a block, in the order of BlockShape::projections and ::norms.
+/// The weights of a block, in the order of BlockShape::projections and ::small.
 struct BlockWeights {
   std::vector<Projection> projections;
-  std::vector<NormWeight> norms;
+  std::vector<SmallWeight> small;
 };
 
 using LayerWeights = std::vector<BlockWeights>;
@@ -30,7 +30,7 @@ using LayerWeights = std::vector<BlockWeights>;
 struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
-  NormWeight final_norm;
+  SmallWeight final_norm;
   kernels::TrainableRows rows;       ///< trained rows of the embedding
   kernels::TrainableRows head_rows;  ///< trained rows of the head; with tied embeddings, same as `rows`
   bool is_tied = false;

@@ -29,13 +29,14 @@ struct BatchFeedOptions {
   std::int64_t soft_width =
       0;  ///< width of the training data's soft labels; 0 if batches have none. Evaluation data have none
   std::vector<data::BatchClass> eval_classes{};  ///< sizes to pad evaluation micro-batches to
+  bool lists_chunks = false;                     ///< batches list the chunks of their documents (kernels/sequences.h)
 };
 
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Allocates the buffers on host and device: about 32 bytes per token and slot, 36 with weights, plus 8 per soft
-  /// label.
+  /// Allocates the buffers on host and device: about 32 bytes per token and slot, 36 with weights, plus 9 with chunks and
+  /// 8 per soft label.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
@@ -52,7 +53,7 @@ class BatchFeed {
   int class_of(const data::MicroBatch& micro_batch) const;
 
   /// Upper bound on a feed's GPU memory for micro-batches of max_tokens, in bytes.
-  static std::int64_t device_bytes(std::int64_t max_tokens, std::int64_t soft_width = 0);
+  static std::int64_t device_bytes(std::int64_t max_tokens, std::int64_t soft_width = 0, bool lists_chunks = false);
 
  private:
   static constexpr std::size_t kNumSlots = 3;
@@ -66,7 +67,8 @@ class BatchFeed {
     std::int64_t begin = 0, count = 0;
   };
   struct Parts {
-    Part supervised, targets, weights, soft_ids, soft_log_probs, ids, positions, cu_seqlens, token_document, order;
+    Part supervised, targets, weights, soft_ids, soft_log_probs, ids, positions, cu_seqlens, cu_chunks, chunk_sequence,
+        token_document, order;
     std::int64_t bytes = 0;
   };
   Parts cut(const data::BatchClass& sizes, std::int64_t num_supervised) const;

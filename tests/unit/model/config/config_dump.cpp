@@ -17,6 +17,7 @@ nlohmann::json dump(const std::string& line) {
     nlohmann::json tensors = nlohmann::json::object();
     for (const auto& spec : model::expected_tensors(config)) tensors[spec.name] = spec.shape;
     return {{"head_dim", config.head_dim},
+            {"rotary_dim", config.rotary_dim},
             {"num_kv_heads", config.num_kv_heads},
             {"rms_norm_eps", config.rms_norm_eps},
             {"max_position_embeddings", config.max_position_embeddings},

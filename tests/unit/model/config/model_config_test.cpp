@@ -7,6 +7,7 @@
 #include "config_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "model/families/family.h"
 #include "support/expect_refused.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"
@@ -166,7 +167,7 @@ TEST(ModelConfig, RefusesSizesThatDoNotFitTogether) {
 }
 
 TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {
-  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, MinistralForCausalLM";
+  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, MistralForCausalLM";
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures",
                  "\"GPT2LMHeadModel\"");
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures", supported);
@@ -367,7 +368,9 @@ TEST(Rope, RefusesUnknownKindsAndMissingOrImpossibleKeys) {
                {R"("rope_scaling": {"type": "mrope", "mrope_section": [4, 4]})", "2 sections of 8 pairs in total"},
                {R"("rope_scaling": {"rope_type": "default", "llama_4_scaling_beta": 0.1})", "ministral3 family only"},
                {R"("rope_scaling": {"factor": 4.0})", "factor: has no effect without rope_type"},
-               {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
+               {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor: rotating only part of each head"},
+               {R"("rope_parameters": {"partial_rotary_factor": 0.5})",
+                "rope_parameters.partial_rotary_factor: rotating only part of each head"},
                {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "per layer type"}};
   for (const auto& [keys, part] :
        Rows{{R"("linear")", "factor: the key is missing"},
@@ -381,7 +384,7 @@ TEST(Rope, RefusesUnknownKindsAndMissingOrImpossibleKeys) {
             {R"("llama3", "factor": 2)", "low_freq_factor: the key is missing"},
             {R"("llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4)", "larger than"},
             {R"("longrope", "long_factor": [1])", "short_factor: the key is missing"},
-            {R"("longrope", "short_factor": [1], "long_factor": [1])", "head_dim / 2 = 8"}}) {
+            {R"("longrope", "short_factor": [1], "long_factor": [1])", "1 numbers; 8 were expected"}}) {
     rows.emplace_back(R"("rope_scaling": {"rope_type": )" + keys + "}", part);
   }
   for (const auto& [changes, part] : rows) {
@@ -394,6 +397,78 @@ TEST(Rope, SectionsOverWholeHeadsArePlainForText) {
   const auto config = rope_config(R"({"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}})");
   EXPECT_EQ(config.rope.type, RopeType::kDefault);
   EXPECT_EQ(rope_inv_freq(config), rope_inv_freq(rope_config("{}")));
+}
+
+TEST(Rope, GemmaRotatesWholeHeadsInLayersOfBothKinds) {
+  for (const char* key :
+       {R"("partial_rotary_factor": 0.5)", R"("rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}})",
+        R"("rope_parameters": {"sliding_attention": {"partial_rotary_factor": 0.5}})"}) {
+    const std::string text =
+        R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 4, )";
+    EXPECT_SAYS(testing_support::refusal<FormatError>([&] { parse_model_config(text + key + "}", "config.json"); }),
+                "partial_rotary_factor: rotating only part of each head");
+  }
+}
+
+/// The RoPE keys of a family whose heads of 32 rotate a quarter, unless a file says otherwise.
+ModelConfig quarter_config(const std::string& keys) {
+  const FamilyRules rules = {.family = Family::kLlama,
+                             .model_type = "quarter",
+                             .partial_rotary_factor = 0.25,
+                             .max_position_embeddings = 4096,
+                             .read_own_keys = nullptr};
+  const ConfigReader reader(nlohmann::json::parse("{" + keys + "}"), "config.json");
+  ModelConfig config;
+  config.head_dim = 32;
+  config.max_position_embeddings = 4096;
+  read_rotary_dim(reader, rules, config);
+  read_rope(reader, config);
+  return config;
+}
+
+TEST(Rope, RotatesThePartOfAHeadThatFamilyOrFileNames) {
+  EXPECT_EQ(rope_config("{}").rotary_dim, 16);
+  const std::pair<const char*, std::int64_t> cases[] = {
+      {"", 8},
+      {R"("partial_rotary_factor": 0.5)", 16},
+      {R"("partial_rotary_factor": 1.0)", 32},
+      {R"("partial_rotary_factor": 0.2)", 6},  // of 6.4
+      {R"("rope_parameters": {"partial_rotary_factor": 0.5})", 16},
+      {R"("rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5})", 16},
+      {R"("partial_rotary_factor": 1.0, "rope_parameters": {"partial_rotary_factor": 0.5})", 16},
+      {R"("partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 1.0})", 32},
+      {R"("partial_rotary_factor": 0.5, "rope_parameters": {"rope_type": "default"})", 16}};
+  for (const auto& [keys, expected] : cases) EXPECT_EQ(quarter_config(keys).rotary_dim, expected) << keys;
+  for (const auto& [value, part] :
+       {std::pair("1.5", "is 1.5; a share"), std::pair("0.1", "0.1 of head_dim (32) is 3; RoPE rotates pairs"),
+        std::pair("0.02", "is 0; RoPE rotates pairs"), std::pair("0", "above zero"),
+        std::pair("null", "a number was expected")}) {
+    const std::string keys = std::string(R"("partial_rotary_factor": )") + value;
+    EXPECT_SAYS(testing_support::refusal<FormatError>([&] { quarter_config(keys); }), part) << value;
+  }
+}
+
+TEST(Rope, PartOfAHeadTurnsLikeAHeadOfThatSize) {
+  const std::string kinds[] = {
+      R"("default", "mrope_section": [2, 1, 1])",
+      R"("linear", "factor": 2)",
+      R"("dynamic", "factor": 2)",
+      R"("yarn", "factor": 4, "original_max_position_embeddings": 1024)",
+      R"("llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64)",
+      R"("longrope", "short_factor": [1, 2, 3, 4], "long_factor": [4, 4, 4, 4])"};
+  for (const std::string& kind : kinds) {
+    const std::string keys = R"("rope_parameters": {"rope_theta": 1e4, "rope_type": )" + kind + "}";
+    const std::vector<float> got = rope_inv_freq(quarter_config(keys));
+    EXPECT_EQ(got.size(), 4u) << kind;
+    EXPECT_EQ(got, rope_inv_freq(rope_config(R"({"head_dim": 8, )" + keys + "}"))) << kind;
+  }
+  for (const auto& [keys, part] :
+       {std::pair(R"("rope_type": "default", "mrope_section": [4, 6, 6])", "three of 4 pairs in total"),
+        std::pair(R"("rope_type": "dynamic", "factor": 2, "partial_rotary_factor": 0.0625)", "more than one pair")}) {
+    const std::string text = std::string(R"("rope_parameters": {)") + keys + "}";
+    EXPECT_SAYS(testing_support::refusal<FormatError>([&] { quarter_config(text); }), part);
+  }
 }
 
 TEST(Rope, RefusesLengthsWhereARowWouldDependOnItsBatchMates) {
