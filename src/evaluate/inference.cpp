@@ -66,8 +66,9 @@ std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& c
   const std::int64_t most_rows = std::max(kSequencesOnGpu, limits.max_pass_tokens);
   const model::ActivationPlan activations =
       model::plan_activations(model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
-  const std::int64_t cache =
-      longest * generate::cache_bytes_per_token(config, plan::compute_dtype(profile.model.precision));
+  const at::ScalarType dtype = plan::compute_dtype(profile.model.precision);
+  const std::int64_t cache = longest * generate::cache_bytes_per_token(config, dtype) +
+                             (kSequencesOnGpu + 1) * generate::state_bytes(config, dtype);
   constexpr std::int64_t kCopies = 2;  // logits: while choosing tokens, and in captured graphs
   const std::int64_t logits = kCopies * kSequencesOnGpu * config.vocab_size * static_cast<std::int64_t>(sizeof(float));
   return cache + logits + activations.bytes(plan::compute_bytes(profile.model.precision));

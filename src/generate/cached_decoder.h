@@ -20,36 +20,48 @@
 
 namespace lora_train::generate {
 
-/// Room for `capacity` tokens in every layer.
+/// What a generation keeps of its sequences: room for the keys and values of `capacity` tokens in every layer with
+/// attention, and for `num_states` states in every gated delta net.
 struct KeyValueCache {
   KeyValueCache() = default;
-  KeyValueCache(const model::ModelConfig& config, std::int64_t capacity, const at::TensorOptions& options);
+  KeyValueCache(const model::ModelConfig& config, std::int64_t capacity, std::int64_t num_states,
+                const at::TensorOptions& options);
 
-  std::vector<at::Tensor> keys, values;  ///< per layer [capacity, K, E]
+  std::vector<at::Tensor> keys, values;        ///< per layer [capacity, K, E], or undefined
+  std::vector<model::RecurrentStates> states;  ///< per layer, or undefined
   std::int64_t capacity = 0;
   std::int64_t bytes() const;
+};
+
+/// The place of a sequence in a cache: its first slot, and the row of its states.
+struct CachePlace {
+  std::int64_t begin = 0, state_row = 0;
 };
 
 /// Cache slots for a sequence of this length: whole blocks of 16, so that its first token has the same alignment
 /// wherever it is placed, and its sums the same bits.
 std::int64_t room_for(std::int64_t num_tokens);
 
-/// A first-fit allocator of ranges of a cache.
+/// A first-fit allocator of ranges of a cache, and of rows of states.
 class CacheAllocator {
  public:
   explicit CacheAllocator(std::int64_t capacity) : capacity_(capacity) {}
-  /// Allocates room_for(num_tokens) slots and returns the first one, or nothing if no free range is long enough.
-  std::optional<std::int64_t> allocate(std::int64_t num_tokens);
-  void free(std::int64_t begin);
+  /// Allocates room_for(num_tokens) slots and the first free row, or nothing if no free range is long enough.
+  std::optional<CachePlace> allocate(std::int64_t num_tokens);
+  void free(const CachePlace& place);
 
  private:
+  struct Taken {
+    std::int64_t end = 0, state_row = 0;
+  };
   std::int64_t capacity_;
-  std::map<std::int64_t, std::int64_t> taken_;  ///< begin -> end
+  std::map<std::int64_t, Taken> taken_;  ///< by begin
 };
 
-/// The next tokens of the sequence at cache_begin, which already has `position` tokens in the cache.
+/// The next tokens of the sequence at `place`, which already has `position` tokens in the cache.
 struct Piece {
-  std::int64_t cache_begin = 0, position = 0;
+  CachePlace place = {};
+  std::int64_t position = 0;
   std::span<const std::int32_t> ids;
   std::optional<std::int64_t> owner =
       {};  ///< index of the adapter to use, or model::kNoOwner; set for all pieces or none
@@ -61,6 +73,7 @@ struct PassTokens {
   std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
   bool is_skinny = false;                                 ///< kernels::skinny_gemm is the faster product
   at::Tensor owners = {};                                 ///< [N, 1] int64: model::LinearPass::row_owners
+  kernels::Sequences sequences = {};                      ///< for gated delta nets
 };
 
 /// Host memory for copies that no thread waits for: page-locked if `device` is a GPU. Freeing it would end the process
@@ -91,9 +104,9 @@ at::Tensor upload(const std::vector<T>& values, at::Device device) {
 /// Its buffers have a fixed size. Not thread-safe.
 class CachedDecoder {
  public:
-  /// A pass takes at most max_tokens tokens. `weights` must outlive the decoder.
+  /// A pass takes at most max_tokens tokens, of at most max_sequences sequences. `weights` must outlive the decoder.
   CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
-                kernels::AttentionBackend attention, std::int64_t max_tokens);
+                kernels::AttentionBackend attention, std::int64_t max_tokens, std::int64_t max_sequences);
 
   /// Allocates a cache for cache_tokens tokens, unless it is already that large; this drops the old contents. Prepares
   /// RoPE for positions below max_positions.
@@ -104,6 +117,10 @@ class CachedDecoder {
   /// own sequence.
   at::Tensor forward(std::span<const Piece> pieces, bool use_adapter);
   at::Tensor forward(const PassTokens& tokens, bool use_adapter);
+
+  /// Copies a sequence's states. There are max_sequences rows, and one more: spare_row().
+  void copy_state(std::int64_t from_row, std::int64_t to_row);
+  std::int64_t spare_row() const { return max_sequences_; }
 
   /// Logits [rows, V] fp32 for these rows of forward()'s result.
   at::Tensor logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter);
@@ -125,7 +142,8 @@ class CachedDecoder {
 
  private:
   class CachedAttention;
-  PassTokens place(std::span<const Piece> pieces) const;
+  PassTokens place(std::span<const Piece> pieces);
+  void clear_states(const std::vector<std::int64_t>& rows);
 
   const model::ModelConfig config_;
   const model::ModelShape shape_;
@@ -134,6 +152,7 @@ class CachedDecoder {
   at::TensorOptions options_;
   double embedding_scale_;
   model::Activations activations_;
+  std::int64_t max_sequences_;
   KeyValueCache cache_;
   model::RopeTables rope_;
 };

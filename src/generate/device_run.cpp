@@ -15,7 +15,8 @@ namespace {
 /// A prompt with a range of the cache and a row of the batch.
 struct DeviceSequence {
   std::size_t prompt = 0;
-  std::int64_t cache_begin = 0, num_cached = 0;
+  CachePlace place = {};
+  std::int64_t num_cached = 0;
   std::int64_t num_chosen = 0;            ///< new tokens that have been enqueued
   std::vector<std::int32_t> answer = {};  ///< new tokens that have been received
 };
@@ -108,7 +109,7 @@ bool DeviceRun::prefill() {
     DeviceSequence& sequence = *rows_[row];
     const std::span<const std::int32_t> ids = request_.prompts[sequence.prompt].ids;
     const auto rest = ids.subspan(static_cast<std::size_t>(sequence.num_cached));
-    pieces.push_back({sequence.cache_begin, sequence.num_cached, rest.first(std::min(left, rest.size()))});
+    pieces.push_back({sequence.place, sequence.num_cached, rest.first(std::min(left, rest.size()))});
     const std::size_t count = pieces.back().ids.size();
     left -= count;
     num_tokens += static_cast<std::int64_t>(count);
@@ -140,7 +141,7 @@ bool DeviceRun::decode() {
     if (!sequence || sequence->num_chosen >= request_.prompts[sequence->prompt].max_new_tokens) continue;
     rows.resize(row + 1);
     decoded.resize(row + 1, kIdle);
-    rows[row] = {false, sequence->cache_begin, sequence->num_cached++, sequence->num_chosen++, key_of(*sequence)};
+    rows[row] = {false, sequence->place, sequence->num_cached++, sequence->num_chosen++, key_of(*sequence)};
     decoded[row] = sequence->prompt;
     chosen.tokens.push_back({static_cast<std::int64_t>(row), row, sequence->prompt, sequence->num_cached});
   }
@@ -182,7 +183,7 @@ void DeviceRun::receive() {
     if (hand_over(request_.sink, asked, std::ssize(answer), {id})) continue;
     last_ = asked.ids;
     last_.insert(last_.end(), answer.begin(), answer.end());
-    allocator_.free(rows_[row]->cache_begin);
+    allocator_.free(rows_[row]->place);
     rows_[row].reset();
   }
   on_the_way_.pop_front();

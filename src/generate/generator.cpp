@@ -7,6 +7,7 @@
 
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/kernels/aten.h"
 
 namespace lora_train::generate {
@@ -56,8 +57,12 @@ Generator::Generator(const model::ModelConfig& config, const model::ModelShape& 
   GeneratorLimits used = limits;
   used.max_sequences = std::max<std::int64_t>(limits.max_sequences, 1);
   used.max_pass_tokens = std::max<std::int64_t>(limits.max_pass_tokens, 1);
+  if (config.is_hybrid() && std::exchange(used.drafts, false)) {
+    log_info("generation guesses no repeated text: the state of a gated delta net cannot take a wrong guess back");
+  }
   const std::int64_t most_rows = std::max(used.max_sequences, used.max_pass_tokens);
-  state_ = std::make_unique<State>(State{{config, used, CachedDecoder(config, shape, weights, attention, most_rows)}});
+  state_ = std::make_unique<State>(
+      State{{config, used, CachedDecoder(config, shape, weights, attention, most_rows, used.max_sequences)}});
 }
 Generator::~Generator() = default;
 
@@ -72,11 +77,14 @@ void Generator::run(std::span<const Prompt> prompts, AnswerSink& sink, bool is_t
   std::int64_t num_cached = 0;
   if (is_turn) {
     reserve_for_conversation(*state_, lengths.front());
-    num_cached = num_reusable(std::exchange(state_->left, {}), prompts.front());
+    num_cached = num_reusable(std::exchange(state_->left, {}), prompts.front(), state_->config.is_hybrid());
   } else {
     reserve_cache(*state_, lengths);
   }
-  const bool uses_device = !sink.wants_logits() && are_alike(prompts) && state_->decoder.samples_on_device();
+  // A state cannot go back: after a run on a device, it may be one token further than the answer.
+  const bool may_run_further = !is_turn || !state_->config.is_hybrid();
+  const bool uses_device =
+      may_run_further && !sink.wants_logits() && are_alike(prompts) && state_->decoder.samples_on_device();
   const auto next = [&, i = std::size_t{0}](bool) mutable {
     return i < prompts.size() ? std::optional(prompts[i++]) : std::nullopt;
   };
@@ -95,8 +103,15 @@ void Generator::serve(PromptQueue& queue) {
 Totals Generator::totals() const { return state_->totals; }
 
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype) {
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+  return 2 * config.num_layers_of(model::LayerKind::kAttention) * config.num_kv_heads * config.head_dim *
          static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+std::int64_t state_bytes(const model::ModelConfig& config, at::ScalarType dtype) {
+  const std::int64_t inputs = config.gated_delta.qkv_width() * (config.convolution_taps - 1);
+  return config.num_layers_of(model::LayerKind::kGatedDelta) *
+         (inputs * static_cast<std::int64_t>(c10::elementSize(dtype)) +
+          config.gated_delta.state_elements() * static_cast<std::int64_t>(sizeof(float)));
 }
 
 }  // namespace lora_train::generate

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kNoSlot =
     std::numeric_limits<std::int64_t>::max();  // beyond every slot: kernels/embedding/embedding.h
-enum Int64s { kSlot, kDraw, kKey, kAdvance };
+enum Int64s { kSlot, kDraw, kKey, kAdvance, kStateRow, kNumInt64s };
 enum Int32s { kPosition, kNumKeys, kKeyBegin, kAdvance32 };
 
 /// Copies `values` into `to`, on its device, without waiting.
@@ -27,7 +27,10 @@ void upload_into(at::Tensor& to, const std::vector<T>& values) {
 
 /// The tokens for which limits.cache_bytes have room.
 std::int64_t allowed_tokens(const GeneratorParts& parts) {
-  return parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
+  const at::ScalarType dtype = parts.decoder.dtype();
+  const std::int64_t states = (parts.limits.max_sequences + 1) * state_bytes(parts.config, dtype);
+  return std::max<std::int64_t>(0, parts.limits.cache_bytes - states) /
+         std::max<std::int64_t>(1, cache_bytes_per_token(parts.config, dtype));
 }
 
 void reserve(GeneratorParts& parts, std::int64_t cache_tokens, std::int64_t max_positions) {
@@ -45,7 +48,7 @@ DecodeBatch::DecodeBatch(CachedDecoder& decoder, std::int64_t max_rows, bool use
   const auto on_device = at::TensorOptions(decoder.device());
   ids_ = at::zeros({max_rows}, on_device.dtype(at::kInt));
   chosen_ = at::zeros_like(ids_);
-  int64s_ = at::zeros({4, max_rows}, on_device.dtype(at::kLong));
+  int64s_ = at::zeros({kNumInt64s, max_rows}, on_device.dtype(at::kLong));
   int32s_ = at::zeros({4, max_rows + 1}, on_device.dtype(at::kInt));
   std::vector<std::int32_t> counted(static_cast<std::size_t>(max_rows) + 1);
   std::iota(counted.begin(), counted.end(), 0);
@@ -78,20 +81,21 @@ void DecodeBatch::set_rows(std::vector<DecodeRow> rows) {
   rows_ = std::move(rows);
   rows_.resize(std::min(num_rows, static_cast<std::size_t>(max_rows_)));
   const auto most = static_cast<std::size_t>(max_rows_);
-  std::vector<std::int64_t> int64s(4 * most, 0);
+  std::vector<std::int64_t> int64s(kNumInt64s * most, 0);
   std::vector<std::int32_t> int32s(4 * (most + 1), 0);
   for (std::size_t i = 0; i < most; ++i) {
     const DecodeRow row = i < rows_.size() ? rows_[i] : DecodeRow{};
     const auto put = [&](Int32s what, std::int64_t value) {
       int32s[what * (most + 1) + i] = static_cast<std::int32_t>(value);
     };
-    int64s[kSlot * most + i] = row.is_idle ? kNoSlot : row.cache_begin + row.num_cached;
+    int64s[kSlot * most + i] = row.is_idle ? kNoSlot : row.place.begin + row.num_cached;
     int64s[kDraw * most + i] = row.num_new;
     int64s[kKey * most + i] = row.key;
     int64s[kAdvance * most + i] = row.is_idle ? 0 : 1;
+    int64s[kStateRow * most + i] = row.is_idle ? decoder_.spare_row() : row.place.state_row;
     put(kPosition, row.num_cached);
     put(kNumKeys, row.num_cached + 1);
-    put(kKeyBegin, row.cache_begin);
+    put(kKeyBegin, row.place.begin);
     put(kAdvance32, row.is_idle ? 0 : 1);
   }
   upload_into(int64s_, int64s);
@@ -115,15 +119,23 @@ PassTokens DecodeBatch::tokens() const {
   layout.cu_seqlens_q.resize(rows_.size() + 1);
   std::iota(layout.cu_seqlens_q.begin(), layout.cu_seqlens_q.end(), 0);
   for (const DecodeRow& row : rows_) {
-    layout.key_begin.push_back(row.cache_begin);
+    layout.key_begin.push_back(row.place.begin);
     layout.num_keys.push_back(row.num_cached + 1);
   }
   layout.cu_seqlens_q_device = cu_seqlens_.narrow(0, 0, W + 1);
   layout.key_begin_device = int32s(kKeyBegin, W + 1);
   layout.num_keys_device = int32s(kNumKeys, W);
   layout.max_keys = uses_graphs_ ? max_positions_ : 0;
-  return {ids_.narrow(0, 0, W), int32s(kPosition, W), int64s_[kSlot].narrow(0, 0, W),
-          decoder_.by_window(std::move(layout)), false};
+  // Every sequence has one token, and so one chunk.
+  const kernels::Sequences sequences = {layout.cu_seqlens_q, layout.cu_seqlens_q_device, layout.cu_seqlens_q_device,
+                                        cu_seqlens_.narrow(0, 0, W), int64s_[kStateRow].narrow(0, 0, W)};
+  return {ids_.narrow(0, 0, W),
+          int32s(kPosition, W),
+          int64s_[kSlot].narrow(0, 0, W),
+          decoder_.by_window(std::move(layout)),
+          false,
+          {},
+          sequences};
 }
 
 void DecodeBatch::enqueue() {
@@ -246,11 +258,12 @@ std::int64_t reserve_for_requests(GeneratorParts& parts) {
   return longest;
 }
 
-std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt) {
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool has_states) {
   if (left.adapter != prompt.adapter) return 0;
   const std::size_t most = std::min(left.ids.size(), prompt.ids.size() - 1);
   const auto end = prompt.ids.begin() + static_cast<std::ptrdiff_t>(most);
-  return std::mismatch(prompt.ids.begin(), end, left.ids.begin()).first - prompt.ids.begin();
+  const std::int64_t shared = std::mismatch(prompt.ids.begin(), end, left.ids.begin()).first - prompt.ids.begin();
+  return has_states && shared < std::ssize(left.ids) ? 0 : shared;
 }
 
 void refuse_logits(const std::string& name, std::int64_t position) {

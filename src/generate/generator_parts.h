@@ -24,7 +24,8 @@ namespace lora_train::generate {
 /// The input of one row. An idle row computes a token that is not kept.
 struct DecodeRow {
   bool is_idle = true;
-  std::int64_t cache_begin = 0, num_cached = 0;
+  CachePlace place = {};
+  std::int64_t num_cached = 0;
   std::int64_t num_new = 0;  ///< new tokens so far; the last one is the next to go in
   std::int64_t key = 0;      ///< for its draws: kernels::packed_key
 };
@@ -71,7 +72,7 @@ class DecodeBatch {
   bool use_adapter_ = true;
   std::vector<DecodeRow> rows_;
   at::Tensor ids_, chosen_;  ///< [max_rows] int32: the next input token; the last pass's choice
-  at::Tensor int64s_;        ///< [4, max_rows]: slots, positions of draws, keys, advance (0 or 1)
+  at::Tensor int64s_;        ///< [5, max_rows]: slots, positions of draws, keys, advance (0 or 1), rows of states
   at::Tensor int32s_;        ///< [4, max_rows + 1]: positions, numbers of keys, first slots, advance
   at::Tensor cu_seqlens_;    ///< [max_rows + 1] int32: 0, 1, 2, ...
   model::LmHeadRows head_;   ///< for max_rows
@@ -142,8 +143,8 @@ void reserve_for_conversation(GeneratorParts& parts, std::int64_t length);
 std::int64_t reserve_for_requests(GeneratorParts& parts);
 
 /// Number of a prompt's tokens that need not be computed again. The last one always is: the first new token comes from
-/// it.
-std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt);
+/// it. Recurrent states are those after all tokens left: `has_states`, only a prompt that begins with them can use them.
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool has_states = false);
 
 bool are_finite(std::span<const float> logits);
 

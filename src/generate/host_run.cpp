@@ -19,7 +19,7 @@ constexpr std::size_t kCheapRows = 4;
 /// A prompt with a range of the cache.
 struct Sequence {
   Prompt prompt;
-  std::int64_t cache_begin = 0;
+  CachePlace place = {};
   std::int64_t num_cached = 0;            ///< tokens whose keys and values are in the cache
   std::vector<std::int32_t> tokens = {};  ///< of the prompt and of the answer so far
   DraftLength draft_length = {};
@@ -137,7 +137,7 @@ void HostRun::check(const Prompt& prompt) const {
 void HostRun::drop_unwanted() {
   std::erase_if(reading_, [&](const Sequence& sequence) {
     const bool is_wanted = sink_.is_wanted(sequence.prompt.id);
-    if (!is_wanted) allocator_.free(sequence.cache_begin);
+    if (!is_wanted) allocator_.free(sequence.place);
     return !is_wanted;
   });
 }
@@ -158,7 +158,7 @@ void HostRun::prefill() {
   for (const Sequence& sequence : reading_) {
     const auto rest = std::span(sequence.tokens).subspan(static_cast<std::size_t>(sequence.num_cached));
     pieces.push_back(
-        {sequence.cache_begin, sequence.num_cached, rest.first(std::min(left, rest.size())), sequence.prompt.adapter});
+        {sequence.place, sequence.num_cached, rest.first(std::min(left, rest.size())), sequence.prompt.adapter});
     left -= pieces.back().ids.size();
     if (left == 0 || parts_.decoder.device().is_cpu()) break;
   }
@@ -201,7 +201,7 @@ void HostRun::decode() {
     guess(sequence, most);
     const std::int64_t position = sequence.num_cached++;
     const auto add = [&](std::int64_t at, std::span<const std::int32_t> token) {
-      pieces.push_back({sequence.cache_begin, at, token, sequence.prompt.adapter});
+      pieces.push_back({sequence.place, at, token, sequence.prompt.adapter});
     };
     add(position, std::span(sequence.tokens).last(1));
     for (std::size_t i = 0; i < sequence.draft.size(); ++i)
@@ -279,7 +279,7 @@ void HostRun::take(const at::Tensor& hidden, const std::vector<std::int64_t>& ro
       writing_.push_back(std::move(sequence));
       continue;
     }
-    allocator_.free(sequence.cache_begin);
+    allocator_.free(sequence.place);
     last_ = std::move(sequence.tokens);
   }
 }

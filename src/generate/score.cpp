@@ -36,7 +36,7 @@ class Scorer {
 
   at::Tensor forward(std::int64_t position, Ids ids) {
     throw_if_stop_requested();
-    const Piece piece{0, position, ids};
+    const Piece piece{{}, position, ids};
     parts_.totals.prompt_tokens += static_cast<std::int64_t>(ids.size());
     return parts_.decoder.forward(std::span(&piece, 1), use_adapter_);
   }
@@ -60,6 +60,7 @@ class Scorer {
     for (std::size_t begin = 0; begin < prompt.size(); begin += cut(prompt, begin).size()) {
       hidden = forward(static_cast<std::int64_t>(begin), cut(prompt, begin));
     }
+    parts_.decoder.copy_state(CachePlace{}.state_row, parts_.decoder.spare_row());
     const at::Tensor last = logits(hidden, hidden.size(0) - 1, 1, static_cast<std::int64_t>(prompt.size()));
     for (const auto& completion : request_.completions)
       first_.push_back(log_probability(logits_row(last, 0), completion[0]));
@@ -67,6 +68,7 @@ class Scorer {
 
   double sum_of_rest(Ids completion) {
     double sum = 0;
+    parts_.decoder.copy_state(parts_.decoder.spare_row(), CachePlace{}.state_row);
     const Ids inputs = completion.first(completion.size() - 1);
     const auto before = static_cast<std::int64_t>(request_.prompt.size());
     for (std::size_t begin = 0; begin < inputs.size(); begin += cut(inputs, begin).size()) {

@@ -33,6 +33,19 @@ def model_without_template(folder):
     return model
 
 
+def hybrid_model(folder):
+    """A Qwen3.5 with random weights, and the tokenizer and template of the model."""
+    sizes = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 64, "intermediate_size": 96,
+             "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "linear_num_key_heads": 2,
+             "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24, "initializer_range": 0.2,
+             "max_position_embeddings": 4096}
+    config = json.loads((MODEL / "config.json").read_text())
+    kept = {key: config[key] for key in ("vocab_size", "eos_token_id") if key in config}
+    (folder / "hybrid.json").write_text(json.dumps({**sizes, **kept}))
+    good_run("init-model", "--config", folder / "hybrid.json", "--tokenizer", MODEL, "--output-dir", folder / "hybrid", "--dtype", "fp32")
+    return folder / "hybrid"
+
+
 def poisoned_model(folder):
     """The model with NaN in one weight."""
     model = folder / "model"

@@ -38,8 +38,9 @@ struct GeneratorLimits {
   std::int64_t max_pass_tokens = 512;  ///< prompt tokens per forward pass; longer prompts take several
   std::int64_t cache_bytes = std::int64_t{1} << 30;
   bool use_graphs = true;  ///< capture decoding as CUDA graphs if possible
-  bool drafts =
-      true;  ///< on a CPU, guess tokens of few sequences and check them in the same pass; the answers are the same
+  /// On a CPU, guess tokens of few sequences and check them in the same pass; the answers are the same. Not for models
+  /// with recurrent states, which cannot take a wrong guess back.
+  bool drafts = true;
 };
 
 /// A prompt and its candidate completions.
@@ -72,8 +73,8 @@ class Generator {
   /// ModelConfig::context_length() together with its max_new_tokens; NumericError naming prompt and position if a logit
   /// is not finite; StopError between two passes; ConfigError from check_sampling.
   ///
-  /// is_turn, for one prompt: reuses the cache for what the prompt shares with the last such run, and leaves room in it
-  /// for what follows. The last bits of sums may differ from a run without it.
+  /// is_turn, for one prompt: reuses the cache for what the prompt shares with the last such run (with recurrent states:
+  /// if it begins with all of that), and leaves room in it for what follows. The last bits of sums may differ from a run without it.
   void run(std::span<const Prompt> prompts, AnswerSink& sink, bool is_turn = false);
 
   /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once.
@@ -92,7 +93,9 @@ class Generator {
   std::unique_ptr<State> state_;
 };
 
-/// Bytes of the cache for one token: 2 L K E elements.
+/// Bytes of the cache for one token: 2 L K E elements, L being the layers with attention.
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype);
+/// Bytes of a sequence's recurrent states, whatever its length.
+std::int64_t state_bytes(const model::ModelConfig& config, at::ScalarType dtype);
 
 }  // namespace lora_train::generate

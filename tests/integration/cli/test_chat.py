@@ -15,7 +15,7 @@ import pytest
 
 import terminals
 from command import BINARY, ENVIRONMENT, expect_end, has_library, lora_train
-from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, model_without_template, write_rows
+from tiny_math import FP32, MODEL, QUESTIONS, completions, generate, hybrid_model, model_without_template, write_rows
 
 LONG = ("--temperature", "5", "--top-k", "60", "--seed", "3")  # an answer of many tokens
 UP, LEFT, PASTE = "\x1b[A", "\x1b[D", "\x1b[200~{}\x1b[201~"
@@ -105,6 +105,18 @@ def test_a_turn_goes_through_the_template_and_what_is_in_the_cache_is_not_comput
     plain = chat(said=[QUESTIONS[0], "/help", QUESTIONS[1]])
     assert plain.code == 0 and plain.stdout == "".join(line["completion"] + "\n" for line in lines[:2]), plain
     assert "> " not in plain.stderr.splitlines() and "/reset" in plain.stderr, plain
+
+
+def test_the_state_of_a_hybrid_model_goes_on_from_turn_to_turn(tmp_path):
+    model, few = hybrid_model(tmp_path), ("--max-new-tokens", "7", "--temperature", "0")
+    run = chat("--json", *few, said=QUESTIONS[:3], model=model)
+    lines = run.json_lines()
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": line["prompt"]} for line in lines])
+    whole = generate("--json", "--prompts", rows, *few, model=model)
+    assert len(lines) == 3 and [line["completion_ids"] for line in lines] == [line["completion_ids"] for line in whole.json_lines()]
+    in_chat, in_generate = (int(re.search(r"^([\d,]+) prompt tokens", of.stderr, re.MULTILINE)[1].replace(",", "")) for of in (run, whole))
+    assert in_chat < in_generate, (in_chat, in_generate)
+    assert "guesses no repeated text" in run.stderr
 
 
 def test_reset_system_and_adapter(tmp_path, tiny_math_run):

@@ -39,6 +39,12 @@ TEST(CachedTokens, AreReusedUpToTheFirstThatDiffers) {
   EXPECT_EQ(num({1, 2}), 1);
   EXPECT_EQ(num({1, 2, 3, 4, 5}, kNoAdapter), 0);
   EXPECT_EQ(num_reusable({}, {.ids = {1, 2}}), 0);
+  const auto with_states = [&](std::vector<std::int32_t> ids) {
+    return num_reusable(left, {.ids = std::move(ids)}, true);
+  };
+  EXPECT_EQ(with_states({1, 2, 3, 4, 5, 6}), 4);
+  EXPECT_EQ(with_states({1, 2, 7, 4, 5}), 0);
+  EXPECT_EQ(with_states({1, 2, 3, 4}), 0);
 }
 
 using Ids = std::vector<std::int32_t>;
