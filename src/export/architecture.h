@@ -12,7 +12,7 @@
 namespace lora_train::gguf {
 
 /// "llama" (Llama and Mistral), "mistral3" (Ministral 3 and text inside Mistral 3), "qwen2", "qwen3", "qwen2vl",
-/// "qwen3vl" (inside Qwen's vision models), "gemma3" or "granite": general.architecture.
+/// "qwen3vl" (inside Qwen's vision models), "qwen35", "gemma3" or "granite": general.architecture.
 std::string architecture_name(const model::ModelConfig& config);
 
 /// Throws FormatError (config.json: key) if llama.cpp would compute differently or refuse to load the model.
@@ -26,11 +26,12 @@ std::vector<KeyValue> architecture_metadata(const model::ModelConfig& config);
 /// lack.
 std::string gguf_name(const model::ModelConfig& config, const std::string& name);
 
-/// Number of heads in a weight or bias whose rows are reordered within each head, from halves to pairs: RoPE of "llama"
-/// and "granite" rotates neighbours. 0: the rows keep their order. `name` is Hugging Face's.
-std::int64_t reordered_heads(const model::ModelConfig& config, const std::string& name);
-/// The row of the source that becomes row `row` of a tensor with that many rows.
-std::int64_t source_row(std::int64_t row, std::int64_t num_rows, std::int64_t num_heads);
+/// The order of a tensor's rows in the file, as rows of the source; empty: the same. RoPE of "llama" and "granite"
+/// rotates neighbours, so that the rows of each head of q and k go from halves to pairs. Value heads of a gated delta net
+/// go from groups, those of a key head side by side, to turns. `name` is Hugging Face's.
+std::vector<std::int64_t> row_order(const model::ModelConfig& config, const std::string& name, std::int64_t num_rows);
+/// The same for columns: those of a gated delta net's out_proj.
+std::vector<std::int64_t> column_order(const model::ModelConfig& config, const std::string& name);
 
 /// rope_freqs [E/2], the divisors of llama.cpp's frequencies: for llama3 RoPE, otherwise empty.
 std::vector<float> rope_factors(const model::ModelConfig& config);

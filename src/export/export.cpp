@@ -169,9 +169,11 @@ class ModelTensors {
   std::vector<Tensor> list() {
     std::vector<Tensor> tensors;
     for (const auto& expected : model::expected_tensors(merged_.config())) {
-      const bool is_matrix = expected.shape.size() > 1;
-      Tensor tensor{
-          gguf_name(merged_.config(), expected.name), type_of(expected.shape), merged_.shape_of(expected.name), {}};
+      const bool is_matrix = expected.shape.size() > 1 && expected.kind != model::WeightKind::kConvolution;
+      Tensor tensor{gguf_name(merged_.config(), expected.name),
+                    is_matrix ? type_of(expected.shape) : TensorType::kF32,
+                    shape_of(expected),
+                    {}};
       if (is_matrix && tensor.type != result_.type) ++result_.num_other_type;
       tensor.produce = [this, expected, type = tensor.type](const Tensor::Write& write) {
         produce(expected, type, write);
@@ -189,8 +191,14 @@ class ModelTensors {
   }
 
  private:
+  /// A convolution [channels, 1, taps] is a matrix.
+  std::vector<std::int64_t> shape_of(const model::TensorSpec& expected) const {
+    std::vector<std::int64_t> shape = merged_.shape_of(expected.name);
+    if (expected.kind == model::WeightKind::kConvolution) shape.erase(shape.begin() + 1);
+    return shape;
+  }
+
   TensorType type_of(const std::vector<std::int64_t>& shape) const {
-    if (shape.size() < 2) return TensorType::kF32;
     return result_.type == TensorType::kQ8_0 && shape.back() % kBlock != 0 ? TensorType::kF16 : result_.type;
   }
 
@@ -200,10 +208,12 @@ class ModelTensors {
     ++num_done_;
     const DType dtype =
         merged_.is_computed(expected.name) ? DType::kF32 : merged_.dtype_of(expected.name, std::nullopt);
-    const auto shape = merged_.shape_of(expected.name);
+    const auto shape = shape_of(expected);
     // A vector is one column, so that its elements can be reordered like rows.
     Rows rows{merged_.bytes(expected.name, dtype), dtype, shape[0], shape.size() > 1 ? shape[1] : 1};
-    rows.reordered_heads = reordered_heads(merged_.config(), expected.name);
+    rows.row_order = row_order(merged_.config(), expected.name, shape[0]);
+    rows.column_order = column_order(merged_.config(), expected.name);
+    if (expected.kind == model::WeightKind::kDecayRate) rows.map = [](float value) { return -std::exp(value); };
     if (expected.kind == model::WeightKind::kNorm)
       rows.offset = static_cast<float>(merged_.config().norm_weight_offset);
     write_rows(rows, expected.name, type, write);
@@ -252,7 +262,8 @@ std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& sp
       const storage::TensorEntry& entry = *file.find(fmt::format("base_model.model.{}.lora_{}.weight", path, side));
       const bool is_b = *side == 'B';
       Rows rows{{}, entry.dtype, entry.shape[0], entry.shape[1]};
-      if (is_b) rows.reordered_heads = reordered_heads(config, weight);
+      if (is_b) rows.row_order = row_order(config, weight, rows.num_rows);
+      if (!is_b) rows.column_order = column_order(config, weight);
       if (is_b) rows.factor = factor_of(spec, alpha);
       const TensorType type = request.type.value_or(TensorType::kF32);
       tensors.push_back({gguf_name(config, weight) + (is_b ? ".lora_b" : ".lora_a"), type, entry.shape,

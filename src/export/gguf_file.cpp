@@ -7,7 +7,6 @@
 #include <set>
 #include <vector>
 
-#include "architecture.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/half.h"
@@ -156,8 +155,15 @@ void write_rows(const Rows& rows, const std::string& name, TensorType type, cons
   const auto row_bytes = static_cast<std::size_t>(rows.num_columns * storage::dtype_bits(rows.dtype) / 8);
   std::string piece;
   for (std::int64_t row = 0; row < rows.num_rows; ++row) {
-    const auto source = static_cast<std::size_t>(source_row(row, rows.num_rows, rows.reordered_heads));
+    const auto source =
+        static_cast<std::size_t>(rows.row_order.empty() ? row : rows.row_order[static_cast<std::size_t>(row)]);
     std::vector<float> values = lora::read_floats(rows.bytes.substr(source * row_bytes, row_bytes), rows.dtype);
+    if (!rows.column_order.empty()) {
+      std::vector<float> ordered;
+      for (const std::int64_t column : rows.column_order) ordered.push_back(values[static_cast<std::size_t>(column)]);
+      values = std::move(ordered);
+    }
+    if (rows.map != nullptr) std::ranges::transform(values, values.begin(), rows.map);
     if (rows.offset != 0 || rows.factor != 1) {
       std::ranges::transform(values, values.begin(), [&](float value) { return value * rows.factor + rows.offset; });
     }

@@ -66,9 +66,10 @@ struct Rows {
   std::string_view bytes;
   storage::DType dtype = storage::DType::kF32;
   std::int64_t num_rows = 1, num_columns = 0;
-  std::int64_t reordered_heads = 0;  ///< see architecture.h
-  float offset = 0;                  ///< added to every value
-  float factor = 1;                  ///< multiplies every value
+  std::vector<std::int64_t> row_order = {}, column_order = {};  ///< of the source; empty: as they are
+  float offset = 0;                                             ///< added to every value
+  float factor = 1;                                             ///< multiplies every value
+  float (*map)(float) = nullptr;                                ///< applied to every value before
 };
 
 /// Encodes and writes the rows piece by piece. Throws FormatError (name) for NaN or infinity, NumericError for a value

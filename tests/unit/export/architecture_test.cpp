@@ -17,6 +17,8 @@ model::ModelConfig config_of(const std::string& type, const std::string& more = 
                                    "config.json");
 }
 
+using Order = std::vector<std::int64_t>;
+
 TEST(Architecture, EveryTensorOfEveryFamilyHasANameOfItsOwn) {
   for (const char* type : {"qwen2", "qwen3", "mistral", "ministral3", "llama", "gemma3_text", "granite"}) {
     const model::ModelConfig config = config_of(type);
@@ -40,6 +42,7 @@ std::string value_of(const model::ModelConfig& config, const std::string& end) {
   for (const auto& [key, value] : architecture_metadata(config)) {
     if (!key.ends_with(end)) continue;
     if (const auto* number = std::get_if<float>(&value)) return fmt::format("{}={:g}", key, *number);
+    if (const auto* number = std::get_if<std::uint32_t>(&value)) return fmt::format("{}={}", key, *number);
     std::string text = key + "=";
     for (const std::int32_t section : std::get<std::vector<std::int32_t>>(value)) text += fmt::format("{} ", section);
     return text;
@@ -65,21 +68,54 @@ TEST(Architecture, Ministral3HasYarnWithAMultiplierAndAScaleOfTheQueries) {
   EXPECT_NO_THROW(check_architecture(config));
   EXPECT_EQ(value_of(config, "temperature_scale"), "mistral3.attention.temperature_scale=0.1");
   EXPECT_EQ(value_of(config, "yarn_log_multiplier"), "mistral3.rope.scaling.yarn_log_multiplier=1");
-  EXPECT_EQ(reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 2);
+  EXPECT_EQ(row_order(config, "model.layers.0.self_attn.k_proj.weight", 4), (Order{0, 2, 1, 3}));
   const std::string plain = R"(, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6,
       "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1})";
   EXPECT_THROW(check_architecture(config_of("ministral3", plain)), FormatError);
 }
 
+TEST(Architecture, RopeOfPartOfAHeadHasTheSizeOfThatPart) {
+  model::ModelConfig config = config_of("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8,
+      "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64})");
+  config.rotary_dim = 4;
+  EXPECT_EQ(value_of(config, "dimension_count"), "llama.rope.dimension_count=4");
+  EXPECT_EQ(rope_factors(config).size(), 2U);
+}
+
 TEST(Architecture, ReordersHalvesOfAHeadToPairs) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t row = 0; row < 12; ++row) rows.push_back(source_row(row, 12, 2));
-  EXPECT_EQ(rows, (std::vector<std::int64_t>{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11}));
-  EXPECT_EQ(source_row(7, 12, 0), 7);
-  EXPECT_EQ(reordered_heads(config_of("llama"), "model.layers.0.self_attn.q_proj.weight"), 2);
-  EXPECT_EQ(reordered_heads(config_of("granite"), "model.layers.0.self_attn.k_proj.bias"), 1);
-  EXPECT_EQ(reordered_heads(config_of("llama"), "model.layers.0.self_attn.v_proj.weight"), 0);
-  EXPECT_EQ(reordered_heads(config_of("qwen3"), "model.layers.0.self_attn.q_proj.weight"), 0);
+  const auto order = [](const char* type, const char* tensor, std::int64_t rows) {
+    return row_order(config_of(type), std::string("model.layers.0.self_attn.") + tensor, rows);
+  };
+  EXPECT_EQ(order("llama", "q_proj.weight", 12), (Order{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11}));
+  EXPECT_EQ(order("granite", "k_proj.bias", 6), (Order{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(order("llama", "v_proj.weight", 12), Order{});
+  EXPECT_EQ(order("qwen3", "q_proj.weight", 12), Order{});
+}
+
+model::ModelConfig hybrid_config(const std::string& more = "") {
+  return config_of("qwen3_5_text",
+                   R"(, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 2,
+      "linear_value_head_dim": 2, "full_attention_interval": 2)" +
+                       more);
+}
+
+TEST(Architecture, ValueHeadsOfAGatedDeltaNetTakeTurns) {
+  const auto order = [](const char* tensor, std::int64_t rows) {
+    return row_order(hybrid_config(), std::string("model.layers.0.linear_attn.") + tensor, rows);
+  };
+  EXPECT_EQ(order("A_log", 4), (Order{0, 2, 1, 3}));
+  EXPECT_EQ(order("in_proj_z.weight", 8), (Order{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(order("in_proj_qkv.weight", 16), (Order{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15}));
+  EXPECT_EQ(order("out_proj.weight", 16), Order{});
+  EXPECT_EQ(column_order(hybrid_config(), "model.layers.0.linear_attn.out_proj.weight"), order("in_proj_z.weight", 8));
+}
+
+TEST(Architecture, RefusesHybridModelsThatLlamaCppCannotSay) {
+  EXPECT_NO_THROW(check_architecture(hybrid_config()));
+  EXPECT_THROW(check_architecture(hybrid_config(R"(, "linear_value_head_dim": 4)")), FormatError);
+  EXPECT_THROW(check_architecture(hybrid_config(R"(, "num_hidden_layers": 3, "layer_types":
+      ["full_attention", "linear_attention", "full_attention"])")),
+               FormatError);
 }
 
 TEST(Architecture, FactorsOfLlama3RopeGoFromOneToTheFactor) {
