@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares lora-train with transformers + PEFT on one CPU: the same random Qwen2.5-shaped model, rows, steps and threads.
+"""Compares lora-train with transformers + PEFT on one CPU: the same random model (Qwen2.5 or Qwen3.5), rows, steps and threads.
 
 Both sides run as child processes in turn (A/B/A/B), each with the machine to itself; figures are medians over rounds and
 steps, the first two steps of each process left out. LoRA r 16 on all linear layers, AdamW, no gradient checkpointing,
@@ -8,8 +8,9 @@ fp32 under autocast, as its Trainer does with bf16=True.
 
   tok/s      tokens / median step time
   share      FLOPs that the step needs / step time / GEMM rate. Needed: forward and input gradient of every linear, the
-             LoRA products (6 per weight and token), attention over the causal half (backward twice the forward), the head
-             on supervised rows only. GEMM rate: torch.mm on the model's own shapes in the same run, weighted by FLOPs.
+             LoRA products (6 per weight and token), attention over the causal half (backward twice the forward), the gated
+             delta rule by chunks of 64 (backward three times the forward), the head on supervised rows only. GEMM rate:
+             torch.mm on the model's own shapes in the same run, weighted by FLOPs.
   extra MiB  peak resident memory less the bytes of the weights file; for transformers the peak from the first step on
              (its loading is not held against it), for lora-train the peak of the whole process.
   start-up   from starting the process to the start of step 1
@@ -33,43 +34,75 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".deps/venv/bin/python"
-SHAPES = {  # hidden, layers, heads, kv heads, ffn; the vocabulary of Qwen2.5, tied
+SHAPES = {  # hidden, layers, heads, kv heads, ffn; the vocabulary of Qwen2.5, tied. Those of Qwen3.5 have its 0.8B's proportions
     "0.5b": dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
                  intermediate_size=4864),
     "0.1b": dict(hidden_size=512, num_hidden_layers=12, num_attention_heads=8, num_key_value_heads=2,
                  intermediate_size=2816),
+    "qwen3.5-0.1b": dict(hidden_size=512, num_hidden_layers=12, num_attention_heads=4, num_key_value_heads=1, head_dim=256,
+                         intermediate_size=1792, linear_num_key_heads=8, linear_num_value_heads=8),
 }
 VOCAB = 151936
 RANK = 16
 WARM_UP_STEPS = 2
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+DELTA_TARGETS = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+CHUNK, DELTA_SIZE = 64, 128
+
+
+def is_hybrid(shape):
+    return "linear_num_key_heads" in shape
+
+
+def targets(shape):
+    return TARGETS + DELTA_TARGETS * is_hybrid(shape)
+
+
+def attention_layers(shape):
+    return shape["num_hidden_layers"] // (4 if is_hybrid(shape) else 1)
+
+
+def attention_width(shape):
+    return shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"]) * shape["num_attention_heads"]
 
 
 def linear_shapes(shape):
-    """(in, out) of the seven linears of a layer."""
-    hidden, ffn = shape["hidden_size"], shape["intermediate_size"]
-    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
-    return [(hidden, hidden), (hidden, kv), (hidden, kv), (hidden, hidden), (hidden, ffn), (hidden, ffn), (ffn, hidden)]
+    """(in, out) of the linears of all layers."""
+    hidden, ffn, q = shape["hidden_size"], shape["intermediate_size"], attention_width(shape)
+    kv = q // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    attention = [(hidden, q * (2 if is_hybrid(shape) else 1)), (hidden, kv), (hidden, kv), (q, hidden)]
+    shapes = attention * attention_layers(shape) + [(hidden, ffn), (hidden, ffn), (ffn, hidden)] * shape["num_hidden_layers"]
+    if is_hybrid(shape):
+        heads = shape["linear_num_value_heads"]
+        keys, values = DELTA_SIZE * shape["linear_num_key_heads"], DELTA_SIZE * heads
+        shapes += [(hidden, 2 * keys + values), (hidden, values), (hidden, heads), (hidden, heads), (values, hidden)] * (
+            shape["num_hidden_layers"] - attention_layers(shape))
+    return shapes
 
 
 def needed_flops(shape, tokens, supervised_tokens):
-    layers, hidden = shape["num_hidden_layers"], shape["hidden_size"]
-    linears = sum(i * o for i, o in linear_shapes(shape)) * layers
-    lora = sum(RANK * (i + o) for i, o in linear_shapes(shape)) * layers
-    attention = 2 * tokens * tokens * hidden * layers
-    return 4 * linears * tokens + 6 * lora * tokens + 3 * attention + 4 * hidden * VOCAB * supervised_tokens
+    linears = sum(i * o for i, o in linear_shapes(shape))
+    lora = sum(RANK * (i + o) for i, o in linear_shapes(shape))
+    attention = 2 * tokens * tokens * attention_width(shape) * attention_layers(shape)
+    heads = shape.get("linear_num_value_heads", 0) * (shape["num_hidden_layers"] - attention_layers(shape))
+    rule = heads * tokens * (2 * (CHUNK + 1) * 2 * DELTA_SIZE + 6 * DELTA_SIZE ** 2)
+    return (4 * linears * tokens + 6 * lora * tokens + 3 * attention + 4 * rule +
+            4 * shape["hidden_size"] * VOCAB * supervised_tokens)
 
 
 # ---- children: each prints one JSON line -------------------------------------------------------------------------
 
 def child_make(args):
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
     torch.manual_seed(1)
-    config = Qwen2Config(vocab_size=VOCAB, max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6,
-                         tie_word_embeddings=True, **SHAPES[args.shape])
+    shape = SHAPES[args.shape]
+    config_class, model_class = (Qwen3_5TextConfig, Qwen3_5ForCausalLM) if is_hybrid(shape) else (Qwen2Config, Qwen2ForCausalLM)
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}} if is_hybrid(shape) else {"rope_theta": 1e6}
+    config = config_class(vocab_size=VOCAB, max_position_embeddings=32768, rms_norm_eps=1e-6, tie_word_embeddings=True, **rope,
+                          **shape)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
-    Qwen2ForCausalLM(config).to(dtype).save_pretrained(args.model)
+    model_class(config).to(dtype).save_pretrained(args.model)
     return {}
 
 
@@ -85,7 +118,8 @@ def child_hf(args):
     torch.manual_seed(1)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
     base = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="sdpa")
-    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=32, target_modules=TARGETS, task_type="CAUSAL_LM"))
+    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=32, target_modules=targets(SHAPES[args.shape]),
+                                           task_type="CAUSAL_LM"))
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
     rows = [json.loads(line) for line in Path(args.data).read_text().splitlines()]
@@ -115,7 +149,7 @@ def child_gemm(args):
     flops, seconds, parts = 0.0, 0.0, {}
     counts = {}
     for pair in linear_shapes(shape):
-        counts[pair] = counts.get(pair, 0) + shape["num_hidden_layers"]
+        counts[pair] = counts.get(pair, 0) + 1
     for (num_in, num_out), count in counts.items():
         x, weight, y = torch.randn(tokens, num_in, dtype=dtype), torch.randn(num_out, num_in, dtype=dtype), \
             torch.randn(tokens, num_out, dtype=dtype)
@@ -157,12 +191,12 @@ def child_environment(args):
                 TRANSFORMERS_VERBOSITY="error")
 
 
-def run_lora_train(args, model, data, precision, output):
+def run_lora_train(args, shape, model, data, precision, output):
     """One `train` run; rates from its metrics.jsonl, peak memory from wait4."""
     profile = {
         "model": str(model), "datasets": [{"path": str(data), "type": "pretokenized"}], "device": "cpu",
         "precision": precision, "base_precision": precision, "lora_r": RANK, "lora_alpha": 32,
-        "lora_target_modules": TARGETS, "packing": False, "shuffle": False, "micro_batch_size": 1,
+        "lora_target_modules": targets(SHAPES[shape]), "packing": False, "shuffle": False, "micro_batch_size": 1,
         "global_batch_size": 1, "max_seq_len": args.tokens, "max_steps": args.steps, "num_epochs": 100,
         "learning_rate": 2e-4, "lr_scheduler_type": "constant", "warmup_steps": 0, "weight_decay": 0.0,
         "max_grad_norm": 1.0, "gradient_checkpointing": "off", "logging_steps": 1, "report_to": "none",
@@ -242,7 +276,7 @@ def measure(args, shape, precision, share, report):
         report.line(f"  round {round_number + 1}: GEMM {gemm[-1]['gflops']:.1f} GFLOP/s {gemm[-1]['parts']}")
         for side in sides:
             result = run_child("hf", args, shape, precision, model=model, data=data) if side == "hf" else \
-                run_lora_train(args, model, data, precision, work / "run")
+                run_lora_train(args, shape, model, data, precision, work / "run")
             runs[side].append(result)
             report.line(f"  round {round_number + 1}: {side}: step_ms {[round(ms) for ms in result['step_ms']]} "
                         f"peak {result['peak_kib'] / 1024:.0f} MiB, start-up {result['start_up_s']:.1f} s, "
@@ -318,7 +352,7 @@ def main():
     report.line(f"date {datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit}, command: {' '.join(sys.argv)}")
     report.line(f"cpu {cpu}; {platform.platform()}; load before {os.getloadavg()[0]:.2f}")
     report.line(f"{package_versions()}; python {platform.python_version()}; threads {args.threads}")
-    report.line(f"documents of {args.tokens} tokens, one a step; LoRA r {RANK} on {', '.join(TARGETS)}\n")
+    report.line(f"documents of {args.tokens} tokens, one a step; LoRA r {RANK} on all linears of the layers\n")
     results = []
     for shape in args.shapes.split(","):
         for precision in args.precisions.split(","):

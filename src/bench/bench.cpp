@@ -205,6 +205,7 @@ std::optional<double> planned_of(WorkClass work_class, const plan::PlannedBytes&
     case WorkClass::kNorm: return planned.norm;
     case WorkClass::kRope: return planned.rope;
     case WorkClass::kGatedActivation: return planned.gated_activation;
+    case WorkClass::kGatedDelta: return planned.gated_delta;
     case WorkClass::kLora: return planned.lora;
     case WorkClass::kLoss: return planned.loss;
     case WorkClass::kOptimizer: return planned.optimizer;

@@ -11,6 +11,7 @@
 #include "lora_train/kernels/aten.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/model/weights/init_model.h"
 #include "lora_train/run/build_run.h"
 #include "lora_train/run/rehearsal.h"
 
@@ -72,24 +73,29 @@ Profile bench_profile(const BenchRequest& request) {
   return profile;
 }
 
-void fill_with_random_numbers(plan::LoadedModel& model, std::int64_t num_layers, double norm_offset) {
+void fill_with_random_numbers(plan::LoadedModel& model, const model::ModelConfig& config) {
   at::manual_seed(kSeed);
-  for (std::int64_t i = 0; i < num_layers; ++i) {
+  const model::ModelShape shape = model::model_shape(config);
+  for (std::int64_t i = 0; i < config.num_layers; ++i) {
     const model::AcquiredLayer layer(*model.weights, i, model::Pass::kForward);
-    for (model::BlockWeights& block : *layer) {
+    const auto& blocks = shape.layers[static_cast<std::size_t>(i)].blocks;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      model::BlockWeights& block = (*layer)[b];
       for (model::Projection& projection : block.projections) {
         projection.base_weight().normal_(0, kWeightStd);
         if (projection.bias.defined()) projection.bias.zero_();
       }
-      for (model::NormWeight& norm : block.norms) {
-        if (norm.weight.defined()) norm.weight.fill_(1 - norm_offset);
+      for (std::size_t s = 0; s < block.small.size(); ++s) {
+        at::Tensor& weight = block.small[s].weight;
+        const auto constant = model::constant_start(blocks[b].small[s].kind, config);
+        if (weight.defined()) constant ? weight.fill_(*constant) : weight.normal_(0, kWeightStd);
       }
     }
   }
   model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
   outer.embedding.normal_(0, kWeightStd);
   if (!outer.is_tied) outer.head.normal_(0, kWeightStd);
-  outer.final_norm.weight.fill_(1 - norm_offset);
+  outer.final_norm.weight.fill_(1 - config.norm_weight_offset);
   model.parameters->values.normal_(0, kWeightStd);  // B too, so that gradients of A are not zero
 }
 
@@ -97,7 +103,7 @@ void load_random_model(run::Run& run, const plan::RunDevice& device) {
   run.adapters.columns = run.spec.columns;
   plan::assemble_model(run.profile(), device, run.files, run.adapters, run::load_options(run), nullptr, run.model);
   if (!device.device.is_meta()) {
-    fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
+    fill_with_random_numbers(run.model, run.files.config);
   }
   run.model.weights->refresh();
 }

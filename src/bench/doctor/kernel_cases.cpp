@@ -10,12 +10,16 @@
 
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/cast/cast.h"
+#include "lora_train/kernels/causal_conv/causal_conv.h"
 #include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dropout/dropout.h"
 #include "lora_train/kernels/embedding/embedding.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/gated_delta/gated_delta.h"
+#include "lora_train/kernels/gated_norm/gated_norm.h"
 #include "lora_train/kernels/lora/lora.h"
+#include "lora_train/kernels/output_gate/output_gate.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "lora_train/kernels/rope/rope.h"
@@ -67,8 +71,73 @@ void add_gated_activation(const Place& place, std::int64_t N, std::int64_t F, co
   }
 }
 
-kernels::RopeTable rope_table(const Place& place, std::int64_t N, std::int64_t E) {
-  const at::Tensor exponents = at::arange(0, E, 2, at::kFloat) / static_cast<double>(E);
+void add_output_gate(const Place& place, std::int64_t N, std::int64_t F, const CaseSink& sink) {
+  const at::Tensor x = place.uniform({N, F}), gate = place.uniform({N, F}), dy = place.uniform({N, F});
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, gate, o[0]); };
+  const auto backward = [=](auto kernel, Outputs& o) { kernel(dy, x, gate, o[0], o[1]); };
+  const std::string shape = sizes_text({{"N", N}, {"F", F}});
+  add_case(sink, "output_gate forward", shape, {place.empty({N, F})}, forward, kernels::output_gate_forward,
+           kernels::output_gate_forward_reference);
+  add_case(sink, "output_gate backward", shape, {place.empty({N, F}), place.empty({N, F})}, backward,
+           kernels::output_gate_backward, kernels::output_gate_backward_reference);
+}
+
+/// What surrounds the gated delta rule: the convolution of sequences of odd lengths, and the norm of H heads.
+void add_gated_delta_surroundings(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E,
+                                  const CaseSink& sink) {
+  const std::int64_t C = H * E, first = N / 3 | 1;
+  const at::Tensor x = place.uniform({N, C}), dy = place.uniform({N, C}), gate = place.uniform({N, C});
+  const at::Tensor filter = place.uniform({C, 4}), weight = place.uniform({E});
+  const kernels::Sequences sequences = kernels::make_sequences({0, first, first, first + 1, N - 1}, place.device);
+  const auto convolve = [=](auto kernel, Outputs& o) {
+    at::Tensor none;
+    kernel(x, filter, sequences, none, o[0]);
+  };
+  const auto convolve_back = [=](auto kernel, Outputs& o) { kernel(dy, x, filter, sequences, o[0], o[1]); };
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, gate, weight, 1e-6, o[0]); };
+  const auto backward = [=](auto kernel, Outputs& o) { kernel(dy, x, gate, weight, 1e-6, o[0], o[1], o[2]); };
+  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"E", E}});
+  const at::Tensor out = place.empty({N, C});
+  add_case(sink, "causal_conv forward", shape, {out}, convolve, kernels::causal_conv_forward,
+           kernels::causal_conv_forward_reference);
+  add_case(sink, "causal_conv backward", shape, {out, place.fp32({C, 4})}, convolve_back, kernels::causal_conv_backward,
+           kernels::causal_conv_backward_reference);
+  add_case(sink, "gated_norm forward", shape, {out}, forward, kernels::gated_norm_forward,
+           kernels::gated_norm_forward_reference);
+  add_case(sink, "gated_norm backward", shape, {out, out, place.fp32({E})}, backward, kernels::gated_norm_backward,
+           kernels::gated_norm_backward_reference);
+}
+
+/// Three documents, the second of one token.
+void add_gated_delta(const Place& place, std::int64_t N, const kernels::GatedDeltaSizes& sizes, const CaseSink& sink) {
+  const std::int64_t heads = sizes.value_heads;
+  const kernels::Sequences sequences = kernels::make_sequences({0, N / 3, N / 3 + 1, N}, place.device);
+  const kernels::GatedDeltaInputs inputs = {place.uniform({N, sizes.qkv_width()}), place.uniform({N, heads}),
+                                            place.uniform({N, heads}), place.fp32({heads}).mul(-4),  // slow
+                                            place.fp32({heads})};
+  const at::Tensor d_out = place.uniform({N, sizes.value_width()});
+  const at::Tensor scratch = at::empty({N, kernels::gated_delta_scratch_width(sizes)}, inputs.qkv.options());
+  const auto forward = [=](auto kernel, Outputs& o) {
+    at::Tensor no_state, room = scratch;
+    kernel(sizes, inputs, sequences, no_state, room, o[0]);
+  };
+  const auto backward = [=](auto kernel, Outputs& o) {
+    at::Tensor room = scratch;
+    kernels::GatedDeltaGradients gradients = {o[0], o[1], o[2], o[3], o[4]};
+    kernel(sizes, inputs, sequences, d_out, room, gradients);
+  };
+  const std::string shape =
+      sizes_text({{"N", N}, {"Hk", sizes.key_heads}, {"Hv", heads}, {"dk", sizes.key_size}, {"dv", sizes.value_size}});
+  add_case(sink, "gated_delta forward", shape, {place.empty(d_out.sizes())}, forward, kernels::gated_delta_forward,
+           kernels::gated_delta_forward_reference, sequences.cu_seqlens);
+  add_case(sink, "gated_delta backward", shape,
+           {place.empty(inputs.qkv.sizes()), place.empty({N, heads}), place.empty({N, heads}), place.fp32({heads}),
+            place.fp32({heads})},
+           backward, kernels::gated_delta_backward, kernels::gated_delta_backward_reference);
+}
+
+kernels::RopeTable rope_table(const Place& place, std::int64_t N, std::int64_t R) {
+  const at::Tensor exponents = at::arange(0, R, 2, at::kFloat) / static_cast<double>(R);
   return kernels::make_rope_table(at::pow(10000.0, -exponents).to(place.device), N, 1.0);
 }
 
@@ -82,10 +151,11 @@ void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E
   }
 }
 
-/// One kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1).
+/// One kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1). Rotates the
+/// first R of E dimensions.
 void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
-                      double weight_offset, const CaseSink& sink) {
-  const kernels::RopeTable table = rope_table(place, N, E);
+                      std::int64_t R, double weight_offset, const CaseSink& sink) {
+  const kernels::RopeTable table = rope_table(place, N, R);
   const at::Tensor positions = place.positions(N), qkv = place.uniform({N, (H + 2 * K) * E});
   const kernels::AttentionGradients d = {place.uniform({N, H, E}), place.uniform({N, K, E}), place.uniform({N, K, E})};
   const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}, weight_offset};
@@ -93,7 +163,7 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
     kernels::QkNorm norm = weights;
     norm.raw = o[1];
     norm.rstd = o[2];
-    kernel(o[0], {H, K, positions, table}, norm);
+    kernel(o[0], {H, K, E, positions, table}, norm);
   };
   const Outputs outputs = {qkv, place.empty({N, (H + K) * E}), place.fp32({H + K, N})};
   Outputs kept = {qkv.clone(), outputs[1].clone(), outputs[2].clone()};
@@ -104,19 +174,19 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
     norm.rstd = kept[2];
     norm.grad_q_weight = o[1];
     norm.grad_k_weight = o[2];
-    kernel(d, {H, K, positions, table}, norm, o[0]);
+    kernel(d, {H, K, E, positions, table}, norm, o[0]);
   };
   kernels::RopeTable scaled = table;
   scaled.q_scale = (at::arange(N, table.cos.options()).remainder(3) * 0.1).add_(1);  // as of Ministral 3, sooner
   const auto forward_without_norm = [=](auto kernel, Outputs& o) {
     kernels::QkNorm none;
-    kernel(o[0], {H, K, positions, scaled}, none);
+    kernel(o[0], {H, K, E, positions, scaled}, none);
   };
   const auto backward_without_norm = [=](auto kernel, Outputs& o) {
     kernels::QkNorm none;
-    kernel(d, {H, K, positions, scaled}, none, o[0]);
+    kernel(d, {H, K, E, positions, scaled}, none, o[0]);
   };
-  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
+  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}, {"R", R}});
   const std::string of_weight = weight_offset == 0 ? "" : " of 1 + weight";
   const at::Tensor d_qkv = place.empty({N, (H + 2 * K) * E});
   add_case(sink, "qk_norm_rope forward" + of_weight, shape, outputs, forward, kernels::qk_norm_rope_forward,
@@ -361,9 +431,15 @@ void make_layer_cases(const Place& place, const CaseSink& sink) {
   }
   for (const auto& [N, H, K, E] : with_large({{37, 3, 1, 16}, {512, 14, 2, 64}}, {4096, 28, 4, 128})) {
     add_rope(place, N, H, E, sink);
-    for (const double weight_offset : {0.0, 1.0}) add_qk_norm_rope(place, N, H, K, E, weight_offset, sink);
+    add_output_gate(place, N, H * E, sink);
+    add_gated_delta_surroundings(place, N, H, E, sink);
+    for (const double weight_offset : {0.0, 1.0}) add_qk_norm_rope(place, N, H, K, E, E, weight_offset, sink);
     for (const std::int64_t window : {std::int64_t{0}, N / 5}) add_attentions(place, {N, H, K, E, window}, sink);
   }
+  add_gated_delta(place, 37, {2, 4, 16, 24}, sink);
+  add_gated_delta(place, 200, {2, 4, 64, 64}, sink);
+  if (place.device.is_cuda()) add_gated_delta(place, 1024, {8, 16, 128, 128}, sink);
+  add_qk_norm_rope(place, 512, 8, 2, 256, 64, 1.0, sink);
   add_cross_entropy(place, 5, 1009, sink);
   add_cross_entropy(place, 64, 32000, sink);
   if (place.device.is_cuda()) add_cross_entropy(place, 512, 151936, sink);

@@ -45,13 +45,14 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
     names = {kernel["name"].rsplit(" ", 1)[0] for kernel in found["kernels"]}
     assert names == {"rms_norm forward", "rms_norm backward", "rms_norm_add forward",
                      "rms_norm backward of 1 + weight", "swiglu forward", "swiglu backward", "geglu forward",
-                     "geglu backward", "rope forward", "embedding forward, scaled", "embedding backward, scaled",
+                     "geglu backward", "gated_delta forward", "gated_delta backward", "rope forward", "embedding forward, scaled", "embedding backward, scaled",
                      "rope backward", "cross_entropy", "cross_entropy weighted", "embedding forward", "embedding backward", "lora gradient of A",
                      "lora gradient of B", "lora gradients of S and B", "dropout", "attention forward", "attention backward",
                      "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope forward", "qkv rope backward",
                      "qk_norm_rope forward of 1 + weight", "qk_norm_rope backward of 1 + weight", "cast",
                      "dequantize nf4", "dequantize nested nf4", "dequantize int8", "dequantize fp8",
-                     "gather_rows", "scatter_rows", "sample_tokens", "add_losses", "gradient norm", "adamw", "adamw_8bit"}
+                     "causal_conv forward", "causal_conv backward", "gated_norm forward", "gated_norm backward",
+                     "output_gate forward", "output_gate backward", "gather_rows", "scatter_rows", "sample_tokens", "add_losses", "gradient norm", "adamw", "adamw_8bit"}
     for kernel in found["kernels"]:
         assert kernel["passed"] and kernel["note"] is None, kernel
         assert 0 <= kernel["max_error"] <= kernel["tolerance"] and kernel["own_us"] > 0 and kernel["reference_us"] > 0, kernel

@@ -11,9 +11,17 @@
 namespace lora_train {
 namespace {
 
-const std::vector<std::string> kGpuProfiles = {
-    "4xh200-confidence",     "4xh200-ddp", "8xh100", "a10g-4bit", "h100", "h100-long", "h200-cot", "ministral3-8b-24gb",
-    "mistral-small-24b-h100"};
+const std::vector<std::string> kGpuProfiles = {"4xh200-confidence",
+                                               "4xh200-ddp",
+                                               "8xh100",
+                                               "a10g-4bit",
+                                               "h100",
+                                               "h100-long",
+                                               "h200-cot",
+                                               "ministral3-8b-24gb",
+                                               "mistral-small-24b-h100",
+                                               "qwen3.5-4b-24gb",
+                                               "qwen3.5-9b-h100"};
 
 LoadedProfile shipped(const std::string& name, const std::string& train_data = "") {
   ProfileSources sources;
@@ -107,6 +115,8 @@ TEST(Shipped, HaveTheseValues) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"ministral3-8b-24gb", R"({"base_precision": "nf4", "target_gpu": "A10G", "optim": "adamw_8bit"})"},
       {"mistral-small-24b-h100", R"({"base_precision": "bf16", "target_gpu": "H100", "optim": "adamw_torch"})"},
+      {"qwen3.5-4b-24gb", R"({"base_precision": "bf16", "target_gpu": "A10G", "optim": "adamw_8bit"})"},
+      {"qwen3.5-9b-h100", R"({"base_precision": "bf16", "target_gpu": "H100", "optim": "adamw_torch"})"},
       {"a10g-4bit", R"({"base_precision": "nf4", "global_batch_size": 8, "optim": "adamw_8bit", "logging_steps": 1,
                         "save_steps": 100})"},
       {"h100", R"({"base_precision": "bf16", "tf32": true, "global_batch_size": 16, "optim": "adamw_torch",
