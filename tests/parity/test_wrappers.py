@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 
 import gguf
@@ -22,7 +23,7 @@ import random_case
 from first_step import assert_same, check
 from generation import by_transformers, ids_of, load, probe, request_for
 
-WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text")]
+WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text", "qwen3_5_text")]
 BESIDE = ("visual.", "vision_tower.", "multi_modal_projector.", "audio_tower.")
 
 
@@ -101,7 +102,7 @@ def test_merge(family, tmp_path, name):
     before, after = raw_tensors(case.model_dir), raw_tensors(out)
     assert before.keys() == after.keys()
     changed = {key for key in before if not torch.equal(before[key], after[key])}
-    assert changed == {key for key in before if key.endswith("_proj.weight") and ".layers." in key and
+    assert changed == {key for key in before if re.search(r"proj(_\w+)?\.weight$", key) and ".layers." in key and
                        not key.removeprefix("model.").startswith(BESIDE)}
     merged = oracle.load_peft(case.model_dir, case.adapter_dir).merge_and_unload()
     ids = torch.tensor([case.rows[0]["input_ids"]])
@@ -330,7 +331,31 @@ def test_init_model_writes_the_names_of_the_class(family, tmp_path, name):
 
 
 ARCHITECTURES = {"mistral3": "MISTRAL3", "ministral3-tied": "MISTRAL3", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
-                 "gemma3": "GEMMA3", "voxtral": "LLAMA"}
+                 "gemma3": "GEMMA3", "voxtral": "LLAMA", "qwen3_5": "QWEN35", "qwen3_5-untied": "QWEN35"}
+
+
+def gated_delta_gguf(config, key, value):
+    """Value heads go from grouped to tiled order, as llama.cpp's converter has them."""
+    heads, in_group, size = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads, config.linear_value_head_dim
+    kind = key.split("linear_attn.")[1]
+
+    def tiled(values, head_rows):
+        return values.reshape(heads, in_group, head_rows, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+
+    if kind.startswith("conv1d"):
+        value = value[:, 0]
+    if kind.startswith(("conv1d", "in_proj_qkv")):
+        keys = 2 * heads * config.linear_key_head_dim
+        return key, numpy.concatenate([value[:keys], tiled(value[keys:], size)])
+    if kind.startswith("in_proj_z"):
+        return key, tiled(value, size)
+    if kind.startswith("out_proj"):
+        return key, tiled(value.T, size).T
+    if kind == "A_log":
+        return key + ".weight", tiled(-numpy.exp(value), 1)
+    if kind == "dt_bias":
+        return key.replace("dt_bias", "dt_proj.bias"), tiled(value, 1)
+    return key, tiled(value, 1) if kind.startswith("in_proj_") else value
 
 
 def expected_gguf(name, case):
@@ -343,11 +368,15 @@ def expected_gguf(name, case):
         is_text = key.startswith("model.language_model.") or key == "lm_head.weight"
         if not is_text or (key == "lm_head.weight" and getattr(model.config, "tie_word_embeddings", False)):
             continue
-        value = tensor.numpy() + (name == "gemma3" and key.endswith("norm.weight"))
+        has_offset = key.endswith("norm.weight") and not key.endswith("linear_attn.norm.weight")
+        value = tensor.numpy() + (ARCHITECTURES[name] in ("GEMMA3", "QWEN35") and has_offset)
+        if ".linear_attn." in key:
+            key, value = gated_delta_gguf(config, key, value)
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(key.split(".")[-2])
         if heads and ARCHITECTURES[name] in ("MISTRAL3", "LLAMA"):
             value = value.reshape(heads, 2, -1, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
-        tensors[names.get_name(key.replace(".language_model.", "."), try_suffixes=(".weight", ".bias"))] = value
+        gguf_name = names.get_name(key.replace(".language_model.", "."), try_suffixes=(".weight", ".bias"))
+        tensors[gguf_name.removesuffix(".weight") if key.endswith("A_log.weight") else gguf_name] = value
     return tensors
 
 
@@ -355,7 +384,8 @@ def expected_gguf(name, case):
 def test_gguf(tmp_path, name):
     if name not in family_case.OWN and not (family_case.DATA / name).exists():
         pytest.skip(f"no {name} in {family_case.DATA}; set LORA_TRAIN_TEST_DATA")
-    case = family_case.make(name, tmp_path / "case", vocab_size=352)
+    sizes = {"linear_value_head_dim": 16} if name in family_case.HYBRID else {}  # llama.cpp has one size for keys and values
+    case = family_case.make(name, tmp_path / "case", vocab_size=352, **sizes)
     gguf_case.write_tokenizer("qwen35", case.model_dir)
     file = tmp_path / "model.gguf"
     engine.run("lora-train", "export", "--gguf", file, "--model", case.model_dir, "--adapter", case.adapter_dir, "--merge")
@@ -368,7 +398,7 @@ def test_gguf(tmp_path, name):
         assert numpy.abs(gguf_case.values(tensors[key]) - value).max() <= 2e-6 * numpy.abs(value).max(), key
 
 
-@pytest.mark.parametrize("name", ["ministral3", "ministral"])
+@pytest.mark.parametrize("name", ["ministral3", "ministral", "qwen3_5"])
 def test_cuda_kernels_on_the_cpu(references, tmp_path, name):
     case, loss, reference = references(name)
     for more in ((), engine.OWN_GRADIENTS):
