@@ -1,5 +1,6 @@
 #include "dataset_reader.h"
 
+#include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -117,6 +118,9 @@ class DatasetReader {
              format_count(table->num_tokens()), format_count(num_supervised_),
              spec_.max_samples ? fmt::format("; max_samples: {}", *spec_.max_samples) : "",
              spec_.weight == 1 ? "" : fmt::format("; weight {:g}", spec_.weight));
+    if (ledger_.thoughts.total() > 0) {
+      log_info("{}{} (thinking: {})", name(), ledger_.thoughts.text(), to_string(options_.encode.thinking));
+    }
     return {layout_.type, std::move(table), files_, ledger_, fingerprint_, num_system_turns_};
   }
 
@@ -135,7 +139,8 @@ class DatasetReader {
                             to_string(options_.on_bad_row),
                             options_.max_examples.value_or(-1),
                             encode.vocab_size,
-                            encode.teacher != nullptr};
+                            encode.teacher != nullptr,
+                            to_string(encode.thinking)};
     if (const tokenizer::Tokenizer* tokenizer = encode.tokenizer) {
       parts.push_back({tokenizer->fingerprint(), tokenizer->bos_id().value_or(-1), tokenizer->eos_id().value_or(-1),
                        tokenizer->adds_bos()});
@@ -249,6 +254,7 @@ class DatasetReader {
       }
       if (!sample.not_rendered.empty()) ledger_.add(LedgerReason::kNotRendered, raw.where, sample.not_rendered);
       if (!sample.empty_answer.empty()) ledger_.add(LedgerReason::kEmptyAnswer, raw.where, sample.empty_answer);
+      ledger_.thoughts.add(sample.thoughts);
       if (sample.ids.empty()) {
         ledger_.add(LedgerReason::kFullyMasked, raw.where, element_prefix(raw.element) + "the example is empty");
         continue;
@@ -272,6 +278,7 @@ class DatasetReader {
                                 {"num_supervised", num_supervised_},
                                 {"num_system_turns", num_system_turns_},
                                 {"total", ledger_.total},
+                                {"thoughts", {ledger_.thoughts.kept, ledger_.thoughts.dropped, ledger_.thoughts.empty}},
                                 {"entries", entries}};
     return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
@@ -282,6 +289,8 @@ class DatasetReader {
     num_supervised_ = all["num_supervised"].get<std::int64_t>();
     num_system_turns_ = all["num_system_turns"].get<std::int64_t>();
     ledger_.total = all["total"].get<std::int64_t>();
+    const auto thoughts = all["thoughts"].get<std::array<std::int64_t, 3>>();
+    ledger_.thoughts = {thoughts[0], thoughts[1], thoughts[2]};
     for (const auto& entry : all["entries"]) {
       ledger_.entries.push_back({static_cast<LedgerReason>(entry[0].get<int>()), entry[1].get<std::int64_t>(),
                                  entry[2].get<std::string>(), entry[3].get<std::string>(),

@@ -27,7 +27,7 @@ struct LoadedDataset {
   DatasetType type = DatasetType::kAuto;  ///< as detected; kAuto if no example was good
   std::shared_ptr<const TokenTable> table;
   std::vector<std::string> files;     ///< the files that StoredExample::file indexes
-  Ledger ledger;                      ///< total, bad examples, contents not rendered; kept is 0
+  Ledger ledger;                      ///< total, bad examples, contents not rendered, thoughts; kept is 0
   std::string fingerprint;            ///< hash of the files' bytes, in order
   std::int64_t num_system_turns = 0;  ///< examples with a system turn
 };

@@ -82,7 +82,10 @@ std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size
 FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
   check_field_map(spec.field_map);
   FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
-  const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
+  const EncodeOptions encode{.tokenizer = options.tokenizer,
+                             .chat_template = options.chat_template,
+                             .loss_on = options.loss_on,
+                             .thinking = options.thinking};
   const auto look_at = [&](const Json& value) {
     if (found.type == DatasetType::kAuto) {
       Detection layout = detect_layout(value, spec.field_map);

@@ -48,6 +48,7 @@ std::string fingerprint_of(const DataSection& section, const DataContext& contex
       context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint(),
       context.chat_template == nullptr ? "" : context.chat_template->fingerprint() + date_of(*context.chat_template));
   if (section.drop_duplicates) parts += "|drop_duplicates";
+  if (section.thinking != Thinking::kTemplate) parts += "|thinking " + to_string(section.thinking);
   return hash128_hex(parts);
 }
 
@@ -271,14 +272,15 @@ class Preparation {
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, DatasetUse use,
                      std::optional<std::int64_t> max_examples, DocumentStore& store, Ledger& ledger) const {
-    LoadedDataset loaded = load_dataset(spec, key,
-                                        {{context_.tokenizer, context_.chat_template, section_.loss_on,
-                                          context_.vocab_size, use == DatasetUse::kTraining ? teacher_.get() : nullptr},
-                                         section_.on_bad_row,
-                                         max_examples,
-                                         num_threads(context_),
-                                         use},
-                                        cache_);
+    LoadedDataset loaded =
+        load_dataset(spec, key,
+                     {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size,
+                       use == DatasetUse::kTraining ? teacher_.get() : nullptr, section_.thinking},
+                      section_.on_bad_row,
+                      max_examples,
+                      num_threads(context_),
+                      use},
+                     cache_);
     store.add(loaded.table, loaded.files);
     ledger.add(loaded.ledger);
     return loaded;

@@ -75,7 +75,8 @@ class TaskReader {
 
  private:
   void read_choices() {
-    const data::PromptOptions prompts{files_.tokenizer.get(), files_.chat_template.get(), false, {}};
+    const data::PromptOptions prompts{
+        files_.tokenizer.get(), files_.chat_template.get(), false, {}, profile_.data.thinking};
     task_.choices =
         data::read_choice_set(task_.spec.data, max_examples_, prompts, files_.config.context_length()).examples;
     for (const auto& example : task_.choices) add_length(example);
@@ -88,8 +89,8 @@ class TaskReader {
   void read_answers() {
     const bool is_confidence = task_.spec.kind == TaskKind::kConfidence;
     if (is_confidence) task_.format->confidence = data::confidence_tokens(profile_.tasks, *files_.tokenizer);
-    task_.answers =
-        data::read_answer_examples(task_.spec.data, max_examples_, plan::data_context(profile_, files_), is_confidence);
+    task_.answers = data::read_answer_examples(task_.spec.data, max_examples_, plan::data_context(profile_, files_),
+                                               is_confidence, profile_.data.thinking);
     for (std::size_t i = 0; i < task_.answers.size(); ++i) {
       const data::AnswerExample& example = task_.answers[i];
       if (is_confidence) find_place(example);

@@ -18,7 +18,12 @@ Json ledger_object(const data::Ledger& ledger, long long num_held_out) {
   for (const data::LedgerEntry& entry : ledger.entries) {
     reasons[data::name_of(entry.reason)] = {{"count", entry.count}, {"first", or_null(entry.first_source)}};
   }
-  return {{"total", ledger.total}, {"kept", ledger.kept}, {"held_out", num_held_out}, {"reasons", reasons}};
+  const data::ThoughtCounts& thoughts = ledger.thoughts;
+  return {{"total", ledger.total},
+          {"kept", ledger.kept},
+          {"held_out", num_held_out},
+          {"reasons", reasons},
+          {"thoughts", {{"kept", thoughts.kept}, {"dropped", thoughts.dropped}, {"empty", thoughts.empty}}}};
 }
 
 Json to_object(const std::vector<EvalFigures>& tasks) {

@@ -24,6 +24,7 @@ struct FirstExamplesOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;
   const tokenizer::ChatTemplate* chat_template = nullptr;
   LossOn loss_on = LossOn::kAuto;
+  Thinking thinking = Thinking::kTemplate;
   bool is_model_known = true;  ///< false: the model is not on this machine, so examples are only parsed
 };
 

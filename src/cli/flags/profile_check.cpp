@@ -130,9 +130,9 @@ class InputChecker {
       const bool has_rows = use == data::DatasetUse::kTraining || key == "eval_datasets";  // tasks have other examples
       if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
       attempt({key, path, entry}, [&] {
-        const data::FirstExamples examples =
-            data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, tokenizer_.get(),
-                                                    chat_template_.get(), profile_.data.loss_on, is_model_read_});
+        const data::FirstExamples examples = data::look_at_first_examples(
+            specs[i], {use, profile_.data.on_bad_row, tokenizer_.get(), chat_template_.get(), profile_.data.loss_on,
+                       profile_.data.thinking, is_model_read_});
         log_info("{} {}: {} ({}), {} checked", entry, path, to_string(examples.type), examples.reason,
                  count_of(examples.num_examples, "example"));
         for (const std::string& warning : examples.warnings) {

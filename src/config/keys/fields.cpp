@@ -217,6 +217,10 @@ FieldGroup data_group() {
            .also_switch({"train_on_inputs", "train_on_prompt"}, "all", "")
            .also_switch({"mask_prompt"}, "", "all")
            .also_switch({"mask_history"}, "last", ""),
+       choice_field("thinking", &DataSection::thinking,
+                    "Thoughts of assistant turns (`<think>` blocks, reasoning_content; docs/data.md). template: as the "
+                    "chat template writes them. keep: in every turn, or the example is bad. drop: removed before the "
+                    "template writes the chat. empty: the same, with enable_thinking: false for the template."),
        integer_field(
            "max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
            "Tokens per row. auto: the longest example rounded up to 64, capped by the model's maximum and by 4 "

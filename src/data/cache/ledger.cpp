@@ -36,6 +36,17 @@ std::string percent(std::int64_t part, std::int64_t whole) {
 
 }  // namespace
 
+void ThoughtCounts::add(const ThoughtCounts& other) {
+  kept += other.kept;
+  dropped += other.dropped;
+  empty += other.empty;
+}
+
+std::string ThoughtCounts::text() const {
+  return fmt::format("{} with thoughts: {} kept, {} dropped, {} written empty", count_of(total(), "turn"),
+                     format_count(kept), format_count(dropped), format_count(empty));
+}
+
 std::string Ledger::line(const LedgerEntry& entry, std::int64_t total) {
   std::string line = format_count(entry.count) + " (" + percent(entry.count, std::max<std::int64_t>(total, 1)) + ") " +
                      text_of(entry.reason).sentence + "; first: " + entry.first_source;
@@ -70,6 +81,7 @@ void Ledger::add(const LedgerEntry& entry) {
 void Ledger::add(const Ledger& other) {
   total += other.total;
   kept += other.kept;
+  thoughts.add(other.thoughts);
   for (const LedgerEntry& entry : other.entries) add(entry);
 }
 
@@ -81,6 +93,7 @@ std::int64_t Ledger::count(LedgerReason reason) const {
 std::vector<std::string> Ledger::lines() const {
   std::vector<std::string> out = {fmt::format("examples: {} read, {} kept", format_count(total), format_count(kept))};
   for (const LedgerEntry& entry : entries) out.push_back("  " + line(entry, total));
+  if (thoughts.total() > 0) out.push_back("  " + thoughts.text());
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 
+#include "encode/thinking.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
@@ -193,10 +194,12 @@ std::string describe(const tokenizer::Omission& omission, const std::vector<toke
                      omission.field, messages[static_cast<std::size_t>(omission.message)].role);
 }
 
-EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
+EncodedSample encode(const ChatSample& given, const EncodeOptions& options) {
+  const ChatSample chat = with_thinking(given, *options.chat_template, options.thinking);
   const tokenizer::RenderedChat rendered = render(chat, *options.chat_template);
   auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
   EncodedSample out;
+  out.thoughts = count_thoughts(given, chat, rendered, options.thinking);
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
@@ -394,15 +397,18 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
                       "the model folder has no chat template. Use --raw to pass the text unchanged, or --set "
                       "chat_template=FILE.jinja");
   }
-  std::vector<tokenizer::Message> messages = chat.messages;
+  ChatSample given = chat;
   if (!options.system.empty()) {
-    if (messages.front().role == "system")
+    if (given.messages.front().role == "system")
       throw DataError("", "the example has its own system message; remove --system");
-    messages.insert(messages.begin(), {"system", options.system});
+    given.messages.insert(given.messages.begin(), {"system", options.system});
   }
+  const ChatSample passed = with_thinking(given, *options.chat_template, options.thinking);
   const auto rendered = options.chat_template->render(
-      messages, {.add_generation_prompt = true, .tools_json = chat.tools_json, .kwargs_json = chat.kwargs_json});
-  warn_of_omission(rendered, messages);
+      passed.messages,
+      {.add_generation_prompt = true, .tools_json = passed.tools_json, .kwargs_json = passed.kwargs_json});
+  count_thoughts(given, passed, rendered, options.thinking);
+  warn_of_omission(rendered, passed.messages);
   return rendered.text;
 }
 

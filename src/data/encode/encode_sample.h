@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
+#include "lora_train/data/cache/ledger.h"
 #include "lora_train/data/encode/prompts.h"
 #include "read/example_format.h"
 #include "read/json_examples.h"
@@ -27,6 +28,7 @@ struct EncodeOptions {
   LossOn loss_on = LossOn::kAuto;
   std::int64_t vocab_size = 0;                 ///< ids must be below it; 0 = not checked
   const TeacherVocabulary* teacher = nullptr;  ///< null: ignores soft labels in examples
+  Thinking thinking = Thinking::kTemplate;
 };
 
 struct EncodedSample {
@@ -39,6 +41,7 @@ struct EncodedSample {
   std::string not_rendered = {};  ///< the first part that the template left out, "messages[0].content (system)"
   std::string empty_answer = {};  ///< the first trained answer without content, "messages[1]" or "completion"
   bool has_system_turn = false;
+  ThoughtCounts thoughts = {};
 };
 
 /// Refuses a loss_on that the layout does not support, naming those it does: ConfigError (where = "loss_on"). Refuses

@@ -171,10 +171,13 @@ std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> la
 }
 
 std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
-                                                const DataContext& context, bool with_choices) {
+                                                const DataContext& context, bool with_choices, Thinking thinking) {
   check_field_map(spec.field_map);
-  const EncodeOptions options{context.tokenizer, context.chat_template, LossOn::kAuto, context.vocab_size};
-  const PromptOptions prompts{context.tokenizer, context.chat_template, false, {}};
+  const EncodeOptions options{.tokenizer = context.tokenizer,
+                              .chat_template = context.chat_template,
+                              .vocab_size = context.vocab_size,
+                              .thinking = thinking};
+  const PromptOptions prompts{context.tokenizer, context.chat_template, false, {}, thinking};
   const ExampleEncoder encoder(prompts, spec.field_map, context.max_position_embeddings);
   DatasetType type = spec.type;  // of all examples, once known
   std::vector<AnswerExample> examples;

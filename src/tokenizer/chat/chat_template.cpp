@@ -86,21 +86,30 @@ std::string mark_of(const jinja::Value& tool) {
   return strings;
 }
 
-/// Ordered by message, tools last. `variables` hold the messages and tools rendered to `text`.
-std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text) {
-  const jinja::List& messages = *variables.find("messages")->as_list();
-  std::vector<FieldBytes> ink(messages.size(), FieldBytes{});  // of each message's fields that reached the text
-  std::string own_text;  // without parts from messages: a call of a tool there does not show the tool
+/// What reached the text.
+struct Shown {
+  std::vector<FieldBytes> ink;  ///< of each message's fields
+  std::string own_text;         ///< without parts from messages: a call of a tool there does not show the tool
+};
+
+Shown find_shown(std::size_t num_messages, const jinja::Text& text) {
+  Shown shown{std::vector<FieldBytes>(num_messages, FieldBytes{}), {}};
   std::size_t begin = 0;
   for (const jinja::Text::Run& run : text.runs()) {
     const std::string_view bytes = std::string_view(text.bytes()).substr(begin, run.end - begin);
     if (const int message = jinja::message_of(run.origin); message >= 0)
-      ink[static_cast<std::size_t>(message)][static_cast<std::size_t>(jinja::field_of(run.origin))] +=
+      shown.ink[static_cast<std::size_t>(message)][static_cast<std::size_t>(jinja::field_of(run.origin))] +=
           without_blanks(bytes).size();
     else if (run.origin == jinja::kTemplate)
-      own_text += bytes;
+      shown.own_text += bytes;
     begin = run.end;
   }
+  return shown;
+}
+
+/// Ordered by message, tools last. `variables` hold the messages and tools rendered to `text`.
+std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text, const Shown& shown) {
+  const jinja::List& messages = *variables.find("messages")->as_list();
   std::optional<InkSearch> search;
   std::vector<Omission> omissions;
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -110,7 +119,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
       std::string strings;
       append_strings(value, strings, field == jinja::Field::kToolCalls);
       const std::string wanted = without_blanks(strings);
-      const std::size_t rendered = ink[i][static_cast<std::size_t>(field)];
+      const std::size_t rendered = shown.ink[i][static_cast<std::size_t>(field)];
       if (rendered >= wanted.size()) continue;
       // A template may write part of a content itself (think tags) or through repr(): the text still has it.
       if (!search) search.emplace(text.bytes());
@@ -119,9 +128,10 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
   }
   const jinja::Value* tools = variables.find("tools");
   if (tools == nullptr || tools->as_list() == nullptr) return omissions;
-  const auto shown = std::ranges::count_if(
-      *tools->as_list(), [&](const jinja::Value& tool) { return own_text.find(mark_of(tool)) != std::string::npos; });
-  if (shown < std::ssize(*tools->as_list())) omissions.push_back({Omission::kTools, "tools", shown > 0});
+  const auto num_shown = std::ranges::count_if(*tools->as_list(), [&](const jinja::Value& tool) {
+    return shown.own_text.find(mark_of(tool)) != std::string::npos;
+  });
+  if (num_shown < std::ssize(*tools->as_list())) omissions.push_back({Omission::kTools, "tools", num_shown > 0});
   return omissions;
 }
 
@@ -267,7 +277,12 @@ class JinjaChatTemplate final : public ChatTemplate {
       chat.spans.push_back(span);
       chat.span_message.push_back(turn.message);
     }
-    chat.omissions = find_omissions(globals, rendered.text);
+    const Shown shown = find_shown(messages.size(), rendered.text);
+    chat.omissions = find_omissions(globals, rendered.text, shown);
+    for (const FieldBytes& ink : shown.ink) {
+      chat.ink.push_back({ink[static_cast<std::size_t>(jinja::Field::kContent)],
+                          ink[static_cast<std::size_t>(jinja::Field::kReasoning)]});
+    }
     chat.text = rendered.text.bytes();
     return chat;
   }

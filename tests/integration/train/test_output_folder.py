@@ -198,6 +198,7 @@ def test_a_folder_that_the_program_did_not_make_is_never_touched(setup):
 def test_a_change_may_be_allowed_but_not_an_end_before_the_checkpoint(setup):
     assert setup.train(max_steps=4).code == 0
     expect_end(setup.train("--allow-changed", "max_steps", max_steps=2), 2, "max_steps", "step 4")
-    changed = dict(overlength="drop", max_seq_len=60, drop_duplicates=True)
+    expect_end(setup.train(max_steps=4, thinking="drop"), 2, "thinking: template -> drop", "--allow-changed thinking")
+    changed = dict(thinking="drop", overlength="drop", max_seq_len=60, drop_duplicates=True)
     setup.good_run(*[word for key in changed for word in ("--allow-changed", key)], max_steps=6, **changed)
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]

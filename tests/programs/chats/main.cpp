@@ -3,14 +3,16 @@
 //   {"chat_template": the profile's key, "folder": path or ""}                         the same
 //   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}
 //                                                                            -> {"text", "spans", "omissions"}
-//   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}}                    -> {"text"}
+//   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}, "thinking": the profile's key}
+//                                                  -> {"text", "thoughts": turns [kept, dropped, written empty]}
 // spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/read/example_format.h"
+#include "encode/thinking.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
+#include "read/example_format.h"
 
 namespace {
 
@@ -36,7 +38,11 @@ Json render_example(const ChatTemplate& chat_template, const Json& question) {
       question.value("sharegpt", false) ? lora_train::DatasetType::kSharegpt : lora_train::DatasetType::kMessages;
   const auto map = question.value("field_map", lora_train::data::FieldMap());
   const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_example(example.value, type, map));
-  return {{"text", chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json}).text}};
+  const auto thinking = lora_train::from_string<lora_train::Thinking>(question.value("thinking", "template")).value();
+  const auto passed = lora_train::data::with_thinking(chat, chat_template, thinking);
+  const auto rendered = chat_template.render(passed.messages, {false, passed.tools_json, passed.kwargs_json});
+  const auto thoughts = lora_train::data::count_thoughts(chat, passed, rendered, thinking);
+  return {{"text", rendered.text}, {"thoughts", {thoughts.kept, thoughts.dropped, thoughts.empty}}};
 }
 
 Json render(const ChatTemplate& chat_template, const Json& row) {

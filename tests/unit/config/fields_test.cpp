@@ -29,7 +29,7 @@ constexpr const char* kContractKeys =
     "max_steps max_time metric_for_best_model micro_batch_size min_lr_ratio mlp_tile_tokens model num_epochs "
     "on_bad_row optim output_dir overlength packing precision rank_pattern report_to resume_from_checkpoint run_name "
     "save_dtype save_interval save_steps save_total_limit seed shuffle stage_dir student_system target_gpu teacher "
-    "teacher_system tf32 token_init tuning use_rslora val_set_size warmup_ratio warmup_steps weight_decay";
+    "teacher_system tf32 thinking token_init tuning use_rslora val_set_size warmup_ratio warmup_steps weight_decay";
 
 /// The names of the fields for which `is_one` is true, sorted, with a space between.
 std::string names_of(bool (*is_one)(const Field& field)) {

@@ -30,6 +30,16 @@ TEST(Ledger, CountsByReasonAndKeepsTheFirst) {
   EXPECT_SAYS(lines[1], "2 (2.00%) malformed, dropped (on_bad_row: drop); first: a:2:9: NaN");
 }
 
+TEST(Ledger, CountsTurnsWithThoughtsLastAndOnlyIfThereAreAny) {
+  Ledger ledger = example();
+  ledger.thoughts = {1, 2, 0};
+  Ledger other;
+  other.thoughts = {0, 1000, 3};
+  ledger.add(other);
+  ASSERT_EQ(ledger.lines().size(), 5U);
+  EXPECT_EQ(ledger.lines().back(), "  1,006 turns with thoughts: 1 kept, 1,002 dropped, 3 written empty");
+}
+
 TEST(Ledger, ShowsThePlacesOfTheFirstTenExamples) {
   Ledger ledger;
   for (int line = 1; line <= 3; ++line) ledger.add(LedgerReason::kBadRow, "a:" + std::to_string(line), "NaN");

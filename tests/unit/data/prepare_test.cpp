@@ -146,9 +146,11 @@ TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
   context_.tokenizer = &with_bos;
   expect_tables(5);
   context_.tokenizer = &tokenizer_;
+  section.thinking = Thinking::kDrop;
+  expect_tables(6);
   dataset("t.jsonl", texts(51));
   EXPECT_EQ(prepare(section).train.size(), 51U);
-  EXPECT_EQ(num_tables(), 6);
+  EXPECT_EQ(num_tables(), 7);
   EXPECT_EQ(token_cache_folder(section).filename(), "tokens");
   section.dataset_prepared_path = "/data/prepared";
   EXPECT_EQ(token_cache_folder(section), "/data/prepared");
@@ -309,6 +311,10 @@ TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
   section.max_seq_len = 100;
   EXPECT_NE(prepare(section).fingerprint, first);
   section.max_seq_len = std::nullopt;
+  section.thinking = Thinking::kEmpty;
+  EXPECT_NE(prepare(section).fingerprint, first);
+  section.thinking = Thinking::kTemplate;
+  EXPECT_EQ(prepare(section).fingerprint, first);
   section.datasets = {dataset("t.jsonl", texts(6))};
   EXPECT_NE(prepare(section).fingerprint, first);
 }
@@ -321,6 +327,33 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_EQ(reasons(data.ledger), (Entries{"not_rendered 1", "empty_answer 1"}));
   EXPECT_SAYS(data.ledger.lines()[2], "t.jsonl:2: messages[0]");
   EXPECT_EQ(data.ledger.lost(), 0);
+}
+
+TEST_F(PrepareData, CountsThoughtsAndRefusesByLineWhereKeepCannotBe) {
+  const auto qwen3 = tokenizer::load_chat_template("qwen3", {});
+  context_.chat_template = qwen3.get();
+  context_.cache_folder = folder_ / "cache";
+  const std::string asked = R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": )";
+  DataSection section = training_on(asked + R"("a", "reasoning_content": "T"}]}
+)" + asked + R"("<think>T</think>a"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]})");
+  section.eval_datasets = section.datasets;
+  const auto thoughts = [&](Thinking thinking) {
+    section.thinking = thinking;
+    EXPECT_EQ(prepare(section).ledger.lines().back(), prepare(section).ledger.lines().back()) << "from the cache";
+    EXPECT_EQ(prepare(section).evals[0].ledger.thoughts.text(), prepare(section).ledger.thoughts.text());
+    return prepare(section).ledger.lines().back();
+  };
+  EXPECT_EQ(thoughts(Thinking::kTemplate), "  2 turns with thoughts: 1 kept, 1 dropped, 0 written empty");
+  EXPECT_EQ(thoughts(Thinking::kDrop), "  2 turns with thoughts: 0 kept, 1 dropped, 1 written empty");
+  section.thinking = Thinking::kKeep;
+  const std::string said = testing_support::refusal<DataError>([&] { prepare(section); });
+  EXPECT_SAYS(said, "t.jsonl:2");
+  EXPECT_SAYS(said, "messages[1] has thoughts (content)");
+  section.on_bad_row = OnBadRow::kDrop;
+  section.max_drop_fraction = 1;
+  const Ledger ledger = prepare(section).ledger;
+  EXPECT_EQ(reasons(ledger), (Entries{"bad_row 1", "in_validation 1"}));
+  EXPECT_EQ(ledger.thoughts.text(), "1 turn with thoughts: 1 kept, 0 dropped, 0 written empty");
 }
 
 TEST_F(PrepareData, NamesThePublishedSystemPromptOnceIfNoChatHasOne) {

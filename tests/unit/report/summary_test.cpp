@@ -52,12 +52,14 @@ TEST(Summary, KeepsEveryBitOfADoubleAndReplacesNonFiniteOnes) {
 TEST(Summary, ShowsLedgerAndError) {
   RunSummary summary;
   summary.ledger = {.total = 10, .kept = 7, .entries = {{data::LedgerReason::kOverlength, 3, "train.jsonl:4", ""}}};
+  summary.ledger.thoughts = {1, 2, 3};
   summary.num_held_out = 2;
   summary.error = RunError{"numeric", "loss is not finite", "step 3"};
-  EXPECT_EQ(keys_of(object_of(summary).at("ledger")), "total kept held_out reasons ");
+  EXPECT_EQ(keys_of(object_of(summary).at("ledger")), "total kept held_out reasons thoughts ");
   EXPECT_EQ(keys_of(object_of(summary).at("error")), "kind message where ");
   expect_members(object_of(summary), R"({
-    "ledger": {"total": 10, "kept": 7, "held_out": 2, "reasons": {"overlength": {"count": 3, "first": "train.jsonl:4"}}},
+    "ledger": {"total": 10, "kept": 7, "held_out": 2, "reasons": {"overlength": {"count": 3, "first": "train.jsonl:4"}},
+               "thoughts": {"kept": 1, "dropped": 2, "empty": 3}},
     "error": {"kind": "numeric", "message": "loss is not finite", "where": "step 3"}})");
 }
 

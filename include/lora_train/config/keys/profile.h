@@ -39,6 +39,8 @@ inline Names names_of(DatasetType) {
 }
 enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
 inline Names names_of(LossOn) { return {"auto", "assistant", "last", "completion", "all"}; }
+enum class Thinking { kTemplate, kKeep, kDrop, kEmpty };
+inline Names names_of(Thinking) { return {"template", "keep", "drop", "empty"}; }
 enum class Overlength { kError, kDrop, kTruncate };
 inline Names names_of(Overlength) { return {"error", "drop", "truncate"}; }
 enum class OnBadRow { kError, kDrop };
@@ -197,6 +199,7 @@ struct DataSection {
   double val_set_size = 0;                       ///< below 1: share of the documents; from 1: their number; 0 = none
   std::optional<std::int64_t> eval_max_samples;  ///< documents per dataset; nullopt = all
   LossOn loss_on = LossOn::kAuto;
+  Thinking thinking = Thinking::kTemplate;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
   Overlength overlength = Overlength::kError;
   bool packing = true;

@@ -38,11 +38,24 @@ struct LedgerEntry {
   static constexpr std::size_t kMaxMoreSources = 9;
 };
 
+/// Assistant turns with thoughts, by what the text has of them.
+struct ThoughtCounts {
+  std::int64_t kept = 0;
+  std::int64_t dropped = 0;
+  std::int64_t empty = 0;  ///< an empty block in their place
+
+  std::int64_t total() const { return kept + dropped + empty; }
+  void add(const ThoughtCounts& other);
+  /// "3 turns with thoughts: 1 kept, 2 dropped, 0 written empty"
+  std::string text() const;
+};
+
 /// total = examples read, kept = examples that arrive (including cut ones): total - kept = the sum of the lost entries.
 struct Ledger {
   std::int64_t total = 0;
   std::int64_t kept = 0;
   std::vector<LedgerEntry> entries = {};  ///< only reasons that occurred, in enum order
+  ThoughtCounts thoughts = {};            ///< in the examples read that are not malformed
 
   /// Counts `count` examples; `source` is the place of the first, the only one recorded. Does not change total and
   /// kept.
@@ -56,7 +69,7 @@ struct Ledger {
   std::int64_t count(LedgerReason reason) const;
   /// Log line: count, share of `total`, what happened, first place and message, the next places.
   static std::string line(const LedgerEntry& entry, std::int64_t total);
-  /// Log lines: "examples: 100 read, 97 kept", then a line() for each reason.
+  /// Log lines: "examples: 100 read, 97 kept", then a line() for each reason, then the thoughts if there are any.
   std::vector<std::string> lines() const;
   /// Throws DataError if more than max_fraction of the examples read were lost. The error names reasons, first places,
   /// the key max_drop_fraction and the fix. `what` names the data ("training data"). An empty ledger passes.

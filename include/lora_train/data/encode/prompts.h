@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::data {
@@ -14,6 +15,7 @@ struct PromptOptions {
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has no template
   bool raw = false;                                        ///< text unchanged (with BOS if the tokenizer adds one)
   std::string system;                                      ///< system message for chats without one; "" = none
+  Thinking thinking = Thinking::kTemplate;                 ///< of earlier turns, as in training
 };
 
 struct Prompt {

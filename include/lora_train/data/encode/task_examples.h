@@ -69,7 +69,8 @@ struct AnswerExample {
 /// `correct` that is not true or false; and for a file without examples. with_choices: examples with `choices` also
 /// have their `choices` and `answer` read, as in read_choice_set(), for the prompt of the last answer.
 std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
-                                                const DataContext& context, bool with_choices = false);
+                                                const DataContext& context, bool with_choices = false,
+                                                Thinking thinking = Thinking::kTemplate);
 
 /// The tokens of confidence_tokens, in profile order.
 struct ConfidenceTokens {

@@ -37,6 +37,11 @@ struct Omission {
   bool is_partial;    ///< part of it reached the text
 };
 
+/// Bytes of a message that reached the text, without white space.
+struct Ink {
+  std::size_t content = 0, thoughts = 0;  ///< thoughts: reasoning_content, reasoning and thinking
+};
+
 /// A rendered chat. Ranges are bytes of `text`.
 struct RenderedChat {
   std::string text;
@@ -51,6 +56,7 @@ struct RenderedChat {
   /// whose names it does not write. White space does not count, nor does text of the template itself (think tags around
   /// reasoning).
   std::vector<Omission> omissions;
+  std::vector<Ink> ink = {};  ///< one per message
 };
 
 /// A compiled template. Thread-safe for concurrent const calls. Limits: nesting 64, 1e6 evaluation steps, 16 MiB per
