@@ -151,9 +151,13 @@ void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const 
   fill_adapter_columns(projection, normed, block.pass.linear);
 }
 
-void input_norm_backward(const BackwardPass& pass, SmallWeight& norm, const Projection& projection,
-                         const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
-                         at::Tensor& d_hidden) {
+void input_backward(const BackwardPass& pass, SmallWeight& norm, Projection& projection, const at::Tensor& normed,
+                    at::Tensor& d_output, const at::Tensor& input, const at::Tensor& rstd, at::Tensor& d_hidden,
+                    bool need_input_grad) {
+  const bool need_normed_grad = need_input_grad || norm.grad.defined();
+  at::Tensor d_normed = pass.buffers.d_input(projection, d_hidden.size(0));
+  projection_backward(projection, normed, d_output, d_normed, need_normed_grad, pass.forward.linear);
+  if (!need_normed_grad) return;
   kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true, &norm.grad,
                              pass.forward.config.norm_weight_offset);
 }

@@ -135,20 +135,15 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
               const at::Tensor& d_attended, at::Tensor& d_hidden, bool need_input_grad) {
   auto& saved = activations.saved;
   Projection& qkv = weights.projections[kQkv];
-  const int64_t N = d_hidden.size(0);
-  at::Tensor d_wide = pass.buffers.gradient_of("d_projected", qkv, N);
+  at::Tensor d_wide = pass.buffers.gradient_of("d_projected", qkv, d_hidden.size(0));
   at::Tensor d_projected = d_wide.narrow(1, 0, qkv.out_features);
   if (pass.forward.config.has_attention_gate) {
     gated_gradients(pass, layer, weights, activations, features(weights.projections[kO], d_attended), d_projected);
   } else {
     attention_gradients(pass, layer, weights, activations, d_attended, d_projected);
   }
-  SmallWeight& input_norm = weights.small[kInputNorm];
-  const bool need_normed_grad = need_input_grad || input_norm.grad.defined();
-  at::Tensor d_normed = pass.buffers.d_input(qkv, N);
-  projection_backward(qkv, saved[kNormed], d_wide, d_normed, need_normed_grad, pass.forward.linear);
-  if (!need_normed_grad) return;
-  input_norm_backward(pass, input_norm, qkv, d_normed, activations.input, saved[kRstd], d_hidden);
+  input_backward(pass, weights.small[kInputNorm], qkv, saved[kNormed], d_wide, activations.input, saved[kRstd],
+                 d_hidden, need_input_grad);
 }
 
 }  // namespace

@@ -44,10 +44,10 @@ inline at::Tensor features(const Projection& projection, const at::Tensor& wide)
 /// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
 void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);
-/// The backward of that norm: d_hidden += the gradient of the norm's input. d_normed [N, d_input_width()] comes from
-/// the projection.
-void input_norm_backward(const BackwardPass& pass, SmallWeight& norm, const Projection& projection,
-                         const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
-                         at::Tensor& d_hidden);
+/// The backward of a block's first projection and of the norm before it: d_hidden += the gradient of the block's input,
+/// unless nothing needs it. d_output [N, d_output_width()] is the gradient of the projection's output.
+void input_backward(const BackwardPass& pass, SmallWeight& norm, Projection& projection, const at::Tensor& normed,
+                    at::Tensor& d_output, const at::Tensor& input, const at::Tensor& rstd, at::Tensor& d_hidden,
+                    bool need_input_grad);
 
 }  // namespace lora_train::model

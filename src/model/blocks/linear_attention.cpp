@@ -89,16 +89,11 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
               const at::Tensor& d_gated, at::Tensor& d_hidden, bool need_input_grad) {
   auto& saved = activations.saved;
   Projection& in = weights.projections[kIn];
-  const int64_t N = d_hidden.size(0);
-  at::Tensor d_wide = pass.buffers.gradient_of("d_projected", in, N);
+  at::Tensor d_wide = pass.buffers.gradient_of("d_projected", in, d_hidden.size(0));
   projected_gradients(pass, weights, activations, features(weights.projections[kOut], d_gated),
                       d_wide.narrow(1, 0, in.out_features));
-  SmallWeight& input_norm = weights.small[kInputNorm];
-  const bool need_normed_grad = need_input_grad || input_norm.grad.defined();
-  at::Tensor d_normed = pass.buffers.d_input(in, N);
-  projection_backward(in, saved[kNormed], d_wide, d_normed, need_normed_grad, pass.forward.linear);
-  if (!need_normed_grad) return;
-  input_norm_backward(pass, input_norm, in, d_normed, activations.input, saved[kRstd], d_hidden);
+  input_backward(pass, weights.small[kInputNorm], in, saved[kNormed], d_wide, activations.input, saved[kRstd], d_hidden,
+                 need_input_grad);
 }
 
 }  // namespace

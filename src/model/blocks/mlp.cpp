@@ -49,15 +49,13 @@ void recompute(const BlockForward& block, Recompute mode) {
 
 void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockActivations& activations,
               const at::Tensor& d_activated, at::Tensor& d_hidden, bool) {
-  const LinearPass& linear = pass.forward.linear;
   auto& saved = activations.saved;
   Projection& gate_up = weights.projections[kGateUp];
   at::Tensor d_gate_up = outputs(gate_up, activations);
   kernels::gated_activation_backward(features(weights.projections[kDown], d_activated), d_gate_up, d_gate_up,
                                      pass.forward.config.activation);
-  at::Tensor d_normed = pass.buffers.d_input(gate_up, d_hidden.size(0));
-  projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
-  input_norm_backward(pass, weights.small[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);
+  input_backward(pass, weights.small[kInputNorm], gate_up, saved[kNormed], saved[kGateUpOut], activations.input,
+                 saved[kRstd], d_hidden, /*need_input_grad=*/true);
 }
 
 }  // namespace
