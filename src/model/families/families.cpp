@@ -17,6 +17,12 @@ std::vector<std::string> layer_types(const ConfigReader& reader) {
   return reader.optional_texts("layer_types").value_or(std::vector<std::string>{});
 }
 
+void require_one_for_each_layer(const ConfigReader& reader, const std::vector<std::string>& types,
+                                const ModelConfig& config) {
+  if (std::ssize(types) == config.num_layers) return;
+  reader.reject("layer_types", "has {} entries for {} layers (num_hidden_layers)", types.size(), config.num_layers);
+}
+
 /// sliding_window; 4096 (the default of every family that has windows) if the key is missing, empty if it is null.
 std::optional<std::int64_t> read_window(const ConfigReader& reader) {
   constexpr std::int64_t kDefault = 4096;
@@ -28,9 +34,7 @@ std::optional<std::int64_t> read_window(const ConfigReader& reader) {
 bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config) {
   if (!reader.is_given("layer_types")) return false;
   const auto types = layer_types(reader);
-  if (types.size() != config.layer_window.size()) {
-    reader.reject("layer_types", "has {} entries for {} layers (num_hidden_layers)", types.size(), config.num_layers);
-  }
+  require_one_for_each_layer(reader, types, config);
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i] == kFull) continue;
     if (types[i] != kSliding) {
@@ -158,15 +162,12 @@ void read_qwen35_keys(const ConfigReader& reader, ModelConfig& config) {
   if (!reader.boolean("attn_output_gate", true)) {
     reader.reject("attn_output_gate", "attention without an output gate is not supported in this family");
   }
-  const auto num_layers = static_cast<std::size_t>(config.num_layers);
   std::vector<std::string> types = layer_types(reader);
   if (!reader.is_given("layer_types")) {
-    const auto interval = static_cast<std::size_t>(reader.size(kInterval, kLongestWindow, 4));
-    for (std::size_t i = 0; i < num_layers; ++i) types.emplace_back((i + 1) % interval == 0 ? kFull : kLinear);
+    const std::int64_t interval = reader.size(kInterval, kLongestWindow, 4);
+    for (std::int64_t i = 1; i <= config.num_layers; ++i) types.emplace_back(i % interval == 0 ? kFull : kLinear);
   }
-  if (types.size() != num_layers) {
-    reader.reject("layer_types", "has {} entries for {} layers (num_hidden_layers)", types.size(), num_layers);
-  }
+  require_one_for_each_layer(reader, types, config);
   for (const std::string& type : types) {
     if (type != kFull && type != kLinear) {
       reader.reject("layer_types", "\"{}\" is not supported; expected {} or {}", type, kFull, kLinear);
