@@ -47,4 +47,14 @@ void check_sequences(const char* kernel, const Sequences& sequences, std::int64_
     check_vector(kernel, "state_rows", sequences.state_rows, sequences.size(), at::kLong);
 }
 
+HostRanges host_ranges(const Sequences& sequences, std::int64_t num_tokens) {
+  return {sequences.cu_seqlens.data(), sequences.size(), num_tokens, read<std::int64_t>(sequences.state_rows)};
+}
+
+DeviceRanges device_ranges(const char* kernel, const Sequences& sequences, std::int64_t num_tokens) {
+  check_vector(kernel, "cu_seqlens_device", sequences.cu_seqlens_device, sequences.size() + 1, at::kInt);
+  return {read<std::int32_t>(sequences.cu_seqlens_device), sequences.size(), num_tokens,
+          read<std::int64_t>(sequences.state_rows)};
+}
+
 }  // namespace lora_train::kernels

@@ -27,16 +27,6 @@ ConvFilter<T> conv_filter(const at::Tensor& weight) {
   return {read<T>(weight), weight.size(0), static_cast<int>(weight.size(1))};
 }
 
-ConvSequences<std::int64_t> conv_host_lists(const Sequences& sequences, const at::Tensor& x) {
-  return {sequences.cu_seqlens.data(), sequences.size(), x.size(0), read<std::int64_t>(sequences.state_rows)};
-}
-
-ConvSequences<std::int32_t> conv_device_lists(const char* kernel, const Sequences& sequences, const at::Tensor& x) {
-  check_vector(kernel, "cu_seqlens_device", sequences.cu_seqlens_device, sequences.size() + 1, at::kInt);
-  return {read<std::int32_t>(sequences.cu_seqlens_device), sequences.size(), x.size(0),
-          read<std::int64_t>(sequences.state_rows)};
-}
-
 /// The inputs of a sequence after those of its state, or zeros; and the sums of its tokens.
 struct SequenceSums {
   at::Tensor inputs;  ///< [T - 1 + tokens, C]
@@ -73,11 +63,11 @@ void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const Se
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const Rows<T> states = has_states ? write_rows<T>(state) : Rows<T>{nullptr, 0};
     if (how == Implementation::kCpu) {
-      return causal_conv_forward_cpu(read_rows<T>(x), conv_filter<T>(weight), conv_host_lists(sequences, x), states,
+      return causal_conv_forward_cpu(read_rows<T>(x), conv_filter<T>(weight), host_ranges(sequences, x.size(0)), states,
                                      write_rows<T>(y));
     }
     native_kernels_of<T>().causal_conv_forward(read_rows<T>(x), conv_filter<T>(weight),
-                                               conv_device_lists(kName, sequences, x), states, write_rows<T>(y),
+                                               device_ranges(kName, sequences, x.size(0)), states, write_rows<T>(y),
                                                native_stream());
   });
 }
@@ -104,11 +94,11 @@ void causal_conv_backward(const at::Tensor& dy, const at::Tensor& x, const at::T
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const ConvFilter<T> filter = conv_filter<T>(weight);
     if (how == Implementation::kCpu) {
-      return causal_conv_backward_cpu(read_rows<T>(dy), read_rows<T>(x), filter, conv_host_lists(sequences, x),
+      return causal_conv_backward_cpu(read_rows<T>(dy), read_rows<T>(x), filter, host_ranges(sequences, x.size(0)),
                                       write_rows<T>(dx), write<float>(dweight));
     }
     const NativeKernelsOf<T>& own = native_kernels_of<T>();
-    const ConvSequences<std::int32_t> lists = conv_device_lists(kName, sequences, x);
+    const DeviceRanges lists = device_ranges(kName, sequences, x.size(0));
     own.causal_conv_backward(read_rows<T>(dy), read_rows<T>(x), filter, lists, write_rows<T>(dx), native_stream());
     if (!needs_dweight) return;
     own.causal_conv_weight_gradient(read_rows<T>(dy), read_rows<T>(x), filter, lists, write<float>(dweight),

@@ -92,24 +92,16 @@ LORA_TRAIN_CLONES void add_filter_gradient(const Inputs<kTaps, T>& inputs, const
 
 /// Calls run(s, first, last) for the tokens that each sequence has in [begin, end).
 template <class Run>
-void for_each_piece(const ConvSequences<std::int64_t>& sequences, std::int64_t begin, std::int64_t end,
-                    const Run& run) {
+void for_each_piece(const HostRanges& sequences, std::int64_t begin, std::int64_t end, const Run& run) {
   for (std::int64_t s = sequences.of_token(begin); s < sequences.count && sequences.cu[s] < end; ++s) {
     const std::int64_t first = std::max(begin, sequences.cu[s]), last = std::min(end, sequences.cu[s + 1]);
     if (first < last) run(s, first, last);
   }
 }
 
-/// Zeros for the tokens of no sequence in [begin, end).
-template <class T>
-void clear_rest(const ConvSequences<std::int64_t>& sequences, std::int64_t begin, std::int64_t end, Rows<T> y,
-                std::int64_t width) {
-  for (std::int64_t n = std::max(begin, sequences.cu[sequences.count]); n < end; ++n) std::fill_n(y[n], width, T{});
-}
-
 template <int kTaps, class T>
-void forward_range(Rows<const T> x, const ConvFilter<T>& filter, const ConvSequences<std::int64_t>& sequences,
-                   Rows<T> state, Rows<T> y, std::int64_t begin, std::int64_t end) {
+void forward_range(Rows<const T> x, const ConvFilter<T>& filter, const HostRanges& sequences, Rows<T> state, Rows<T> y,
+                   std::int64_t begin, std::int64_t end) {
   const int kept = filter.taps - 1;
   for (std::int64_t c = 0; c < filter.channels; c += kColumns) {
     const std::int64_t width = std::min(kColumns, filter.channels - c);
@@ -134,8 +126,7 @@ void forward_range(Rows<const T> x, const ConvFilter<T>& filter, const ConvSeque
 
 /// Moves the last inputs of every sequence into its state, where a short one leaves some of the old.
 template <class T>
-void keep_last_inputs(Rows<const T> x, const ConvFilter<T>& filter, const ConvSequences<std::int64_t>& sequences,
-                      Rows<T> state) {
+void keep_last_inputs(Rows<const T> x, const ConvFilter<T>& filter, const HostRanges& sequences, Rows<T> state) {
   const std::int64_t kept = filter.taps - 1, C = filter.channels;
   parallel_ranges(sequences.count, row_grain(kept * C), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t s = begin; s < end; ++s) {
@@ -162,8 +153,8 @@ class BackwardColumns {
     load_filter<kTaps>(filter, c, width_, rows_);
   }
 
-  void run(Rows<const T> dy, Rows<const T> x, const ConvSequences<std::int64_t>& sequences, Rows<T> dx,
-           std::int64_t begin, std::int64_t end) {
+  void run(Rows<const T> dy, Rows<const T> x, const HostRanges& sequences, Rows<T> dx, std::int64_t begin,
+           std::int64_t end) {
     for_each_piece(sequences, begin, end, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
       for (std::int64_t n = first; n < last + kTaps - 1; ++n) {
         float* const dc = dc_[n % kTaps];
@@ -208,8 +199,7 @@ class BackwardColumns {
 }  // namespace
 
 template <class T>
-void causal_conv_forward_cpu(Rows<const T> x, ConvFilter<T> filter, ConvSequences<std::int64_t> sequences,
-                             Rows<T> state, Rows<T> y) {
+void causal_conv_forward_cpu(Rows<const T> x, ConvFilter<T> filter, HostRanges sequences, Rows<T> state, Rows<T> y) {
   with_conv_taps(filter.taps, [&]<int kTaps>(ConvTaps<kTaps>) {
     parallel_ranges(sequences.num_tokens, row_grain(filter.taps * filter.channels),
                     [&](std::int64_t begin, std::int64_t end) {
@@ -220,8 +210,8 @@ void causal_conv_forward_cpu(Rows<const T> x, ConvFilter<T> filter, ConvSequence
 }
 
 template <class T>
-void causal_conv_backward_cpu(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter,
-                              ConvSequences<std::int64_t> sequences, Rows<T> dx, float* dweight) {
+void causal_conv_backward_cpu(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, HostRanges sequences, Rows<T> dx,
+                              float* dweight) {
   const std::int64_t C = filter.channels, num_tokens = sequences.num_tokens;
   with_conv_taps(filter.taps, [&]<int kTaps>(ConvTaps<kTaps>) {
     const auto run = [&](std::int64_t begin, std::int64_t end, std::int64_t c) {

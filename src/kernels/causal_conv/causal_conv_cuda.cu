@@ -104,16 +104,16 @@ __device__ __forceinline__ void keep_last_inputs(Rows<const T> x, std::int64_t c
 
 /// Zeros for the tokens of no sequence in [begin, end).
 template <int kSize, class T>
-__device__ __forceinline__ void clear_rest(const ConvSequences<std::int32_t>& sequences, std::int64_t begin,
-                                           std::int64_t end, Rows<T> y, std::int64_t c) {
+__device__ __forceinline__ void clear_rest(const DeviceRanges& sequences, std::int64_t begin, std::int64_t end,
+                                           Rows<T> y, std::int64_t c) {
   const std::int64_t rest = sequences.cu[sequences.count];
   for (std::int64_t n = rest > begin ? rest : begin; n < end; ++n) store_pack(y[n] + c, Pack<T, kSize>{});
 }
 
 template <class T, int kSize, int kTaps>
 __global__ void __launch_bounds__(kThreads)
-    causal_conv_forward_kernel(Rows<const T> x, ConvFilter<T> filter, ConvSequences<std::int32_t> sequences,
-                               Rows<T> state, Rows<T> y, std::int64_t run) {
+    causal_conv_forward_kernel(Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences, Rows<T> state, Rows<T> y,
+                               std::int64_t run) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kSize, begin = blockIdx.x * run;
   const std::int64_t end = begin + run < sequences.num_tokens ? begin + run : sequences.num_tokens;
   if (c >= filter.channels) return;
@@ -182,8 +182,8 @@ __device__ __forceinline__ void for_each_gradient(Window<T, kSize, kTaps>& windo
 
 template <class T, int kSize, int kTaps>
 __global__ void __launch_bounds__(kThreads)
-    causal_conv_backward_kernel(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter,
-                                ConvSequences<std::int32_t> sequences, Rows<T> dx, std::int64_t run) {
+    causal_conv_backward_kernel(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences,
+                                Rows<T> dx, std::int64_t run) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kSize, begin = blockIdx.x * run;
   const std::int64_t end = begin + run < sequences.num_tokens ? begin + run : sequences.num_tokens;
   if (c >= filter.channels) return;
@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(kThreads)
 /// Row [kTaps, C] r of workspace: the sums over run r of the tokens.
 template <class T, int kSize, int kTaps>
 __global__ void __launch_bounds__(kThreads)
-    causal_conv_partial_kernel(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter,
-                               ConvSequences<std::int32_t> sequences, float* workspace, std::int64_t run) {
+    causal_conv_partial_kernel(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences,
+                               float* workspace, std::int64_t run) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kSize, begin = blockIdx.x * run;
   const std::int64_t end = begin + run < sequences.num_tokens ? begin + run : sequences.num_tokens;
   if (c >= filter.channels) return;
@@ -276,8 +276,8 @@ void launch_runs(const char* name, Kernel kernel, std::int64_t num_runs, std::in
 }  // namespace
 
 template <class T>
-void causal_conv_forward_cuda(Rows<const T> x, ConvFilter<T> filter, ConvSequences<std::int32_t> sequences,
-                              Rows<T> state, Rows<T> y, Stream stream) {
+void causal_conv_forward_cuda(Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences, Rows<T> state, Rows<T> y,
+                              Stream stream) {
   const std::int64_t C = filter.channels, run = run_for(sequences.num_tokens);
   with_sizes(filter, fits_packs(x, C) && fits_packs(y, C), [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
     launch_runs<kSize>("causal_conv_forward", causal_conv_forward_kernel<T, kSize, kTaps>,
@@ -286,8 +286,8 @@ void causal_conv_forward_cuda(Rows<const T> x, ConvFilter<T> filter, ConvSequenc
 }
 
 template <class T>
-void causal_conv_backward_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter,
-                               ConvSequences<std::int32_t> sequences, Rows<T> dx, Stream stream) {
+void causal_conv_backward_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences,
+                               Rows<T> dx, Stream stream) {
   const std::int64_t C = filter.channels, run = run_for(sequences.num_tokens);
   const bool are_packs_allowed = fits_packs(dy, C) && fits_packs(x, C) && fits_packs(dx, C);
   with_sizes(filter, are_packs_allowed, [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
@@ -297,9 +297,8 @@ void causal_conv_backward_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> 
 }
 
 template <class T>
-void causal_conv_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter,
-                                      ConvSequences<std::int32_t> sequences, float* dweight, float* workspace,
-                                      Stream stream) {
+void causal_conv_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences,
+                                      float* dweight, float* workspace, Stream stream) {
   const std::int64_t C = filter.channels, run = blocks_for(sequences.num_tokens, kConvChunks);
   if (run == 0) return;
   const std::int64_t num_runs = blocks_for(sequences.num_tokens, run);

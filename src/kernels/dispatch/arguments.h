@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "launch/elements.h"
+#include "launch/sequence_ranges.h"
 #include "lora_train/kernels/dispatch/implementation.h"
 #include "native_kernels.h"
 
@@ -32,6 +33,9 @@ void check_contiguous(const char* kernel, const char* name, const at::Tensor& t)
 struct Sequences;
 /// The lists on the host, and the shape of the states' rows. Lists on a GPU are checked where they are read.
 void check_sequences(const char* kernel, const Sequences& sequences, std::int64_t num_tokens);
+/// Checked sequences as arguments of a CPU kernel, and of a CUDA kernel, whose list is checked here.
+HostRanges host_ranges(const Sequences& sequences, std::int64_t num_tokens);
+DeviceRanges device_ranges(const char* kernel, const Sequences& sequences, std::int64_t num_tokens);
 
 /// True if bf16 values must be widened because they meet fp32 ones, in a kernel that takes both.
 inline bool is_widened(const at::Tensor& values, const at::Tensor& beside) {

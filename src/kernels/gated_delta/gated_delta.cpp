@@ -62,20 +62,10 @@ GatedDeltaRows<T> delta_rows(const GatedDeltaInputs& inputs) {
 float* delta_scratch(at::Tensor& scratch) { return static_cast<float*>(scratch.mutable_data_ptr()); }
 
 DeviceSequences device_sequences(const char* kernel, const Sequences& sequences, std::int64_t num_tokens) {
-  check_vector(kernel, "cu_seqlens_device", sequences.cu_seqlens_device, sequences.size() + 1, at::kInt);
   check_vector(kernel, "cu_chunks", sequences.cu_chunks, sequences.size() + 1, at::kInt);
   check_rows(kernel, "chunk_sequence", sequences.chunk_sequence, {-1}, at::kInt);
-  return {read<std::int32_t>(sequences.cu_seqlens_device),
-          read<std::int32_t>(sequences.cu_chunks),
-          read<std::int32_t>(sequences.chunk_sequence),
-          read<std::int64_t>(sequences.state_rows),
-          sequences.size(),
-          sequences.chunk_sequence.size(0),
-          num_tokens};
-}
-
-SequenceRanges delta_ranges(const Sequences& sequences, std::int64_t num_tokens) {
-  return {sequences.cu_seqlens.data(), sequences.size(), num_tokens, read<std::int64_t>(sequences.state_rows)};
+  return {device_ranges(kernel, sequences, num_tokens), read<std::int32_t>(sequences.cu_chunks),
+          read<std::int32_t>(sequences.chunk_sequence), sequences.chunk_sequence.size(0)};
 }
 
 // The reference.
@@ -169,7 +159,7 @@ void gated_delta_forward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& i
                                                         device_sequences(kName, sequences, N), write<float>(state),
                                                         delta_scratch(scratch), write_rows<T>(out), native_stream());
     }
-    gated_delta_forward_cpu<T>(sizes, delta_rows<T>(inputs), delta_ranges(sequences, N), write<float>(state),
+    gated_delta_forward_cpu<T>(sizes, delta_rows<T>(inputs), host_ranges(sequences, N), write<float>(state),
                                write_rows<T>(out));
   });
 }
@@ -216,7 +206,7 @@ void gated_delta_backward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& 
                                                          device_sequences(kName, sequences, N), read_rows<T>(d_out),
                                                          delta_scratch(scratch), to, native_stream());
     }
-    gated_delta_backward_cpu<T>(sizes, delta_rows<T>(inputs), delta_ranges(sequences, N), read_rows<T>(d_out),
+    gated_delta_backward_cpu<T>(sizes, delta_rows<T>(inputs), host_ranges(sequences, N), read_rows<T>(d_out),
                                 delta_scratch(scratch), to);
   });
 }

@@ -59,7 +59,7 @@ template <class F, class T>
 struct ForwardCall {
   GatedDeltaSizes shape;
   GatedDeltaRows<T> inputs;
-  SequenceRanges sequences;
+  HostRanges sequences;
   F* state;
   Rows<T> out;
   std::int64_t chunk_tokens = kChunkTokens;
@@ -137,7 +137,7 @@ template <class F, class T>
 struct BackwardCall {
   GatedDeltaSizes shape;
   GatedDeltaRows<T> inputs;
-  SequenceRanges sequences;
+  HostRanges sequences;
   Rows<const T> d_out;
   F* scratch;
   GatedDeltaGradientRows<T> gradients;

@@ -36,30 +36,26 @@ void run_tasks(const Call& call) {
   });
 }
 
-template <class T>
-void zero_past_the_end(const SequenceRanges& sequences, std::int64_t width, Rows<T> rows) {
-  for (std::int64_t n = sequences.cu[sequences.count]; n < sequences.num_tokens; ++n) std::fill_n(rows[n], width, T{});
-}
-
 }  // namespace
 
 template <class T>
-void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences, float* state,
+void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences, float* state,
                              Rows<T> out) {
   run_tasks(chunked::ForwardCall<float, T>{shape, inputs, sequences, state, out});
-  zero_past_the_end(sequences, shape.value_heads * shape.value_size, out);
+  clear_rest(sequences, 0, sequences.num_tokens, out, shape.value_heads * shape.value_size);
 }
 
 template <class T>
-void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences,
+void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences,
                               Rows<const T> d_out, float* scratch, GatedDeltaGradientRows<T> gradients) {
   const std::int64_t heads = shape.value_heads;
   static thread_local std::vector<double> sums;
   sums.resize(static_cast<std::size_t>(2 * sequences.count * heads));
   run_tasks(chunked::BackwardCall<float, T>{shape, inputs, sequences, d_out, scratch, gradients, sums.data()});
-  zero_past_the_end(sequences, 2 * shape.key_heads * shape.key_size + heads * shape.value_size, gradients.qkv);
-  zero_past_the_end(sequences, heads, gradients.a);
-  zero_past_the_end(sequences, heads, gradients.b);
+  clear_rest(sequences, 0, sequences.num_tokens, gradients.qkv,
+             2 * shape.key_heads * shape.key_size + heads * shape.value_size);
+  clear_rest(sequences, 0, sequences.num_tokens, gradients.a, heads);
+  clear_rest(sequences, 0, sequences.num_tokens, gradients.b, heads);
   for (std::int64_t h = 0; h < heads; ++h) {
     double of_a_log = 0, of_dt_bias = 0;
     for (std::int64_t s = 0; s < sequences.count; ++s) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "launch/elements.h"
+#include "launch/sequence_ranges.h"
 #include "lora_train/kernels/gated_delta/gated_delta_sizes.h"
 
 namespace lora_train::kernels {
@@ -15,16 +16,9 @@ struct GatedDeltaRows {
   const float *a_log, *dt_bias;  ///< [Hv]
 };
 
-/// Sequence s has the tokens [cu[s], cu[s + 1]); tokens from cu[count] to num_tokens belong to none.
-struct SequenceRanges {
-  const std::int64_t* cu;  ///< [count + 1], host memory
-  std::int64_t count, num_tokens;
-  const std::int64_t* state_rows;  ///< [count], or null: no states
-};
-
 /// state [rows, Hv, dk, dv], used if there are state_rows.
 template <class T>
-void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences, float* state,
+void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences, float* state,
                              Rows<T> out);
 
 /// qkv, a and b overwritten, the others added to, or null.
@@ -36,25 +30,20 @@ struct GatedDeltaGradientRows {
 
 /// scratch [num_tokens / kChunkTokens, Hv, dk, dv]: states that the backward keeps.
 template <class T>
-void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, SequenceRanges sequences,
+void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences,
                               Rows<const T> d_out, float* scratch, GatedDeltaGradientRows<T> gradients);
 
-/// Sequences in device memory: kernels/sequences.h says what the lists hold.
-struct DeviceSequences {
-  const std::int32_t *cu, *cu_chunks, *chunk_sequence;
-  const std::int64_t* state_rows;  ///< or null: no states
-  std::int64_t count, num_chunks;  ///< of sequences; the length of chunk_sequence
-  std::int64_t num_tokens;
+/// With the lists of their chunks, also in device memory.
+struct DeviceSequences : DeviceRanges {
+  const std::int32_t *cu_chunks, *chunk_sequence;
+  std::int64_t num_chunks;  ///< the length of chunk_sequence
 };
 
-/// Floats per token of the scratch memory of a GPU, for elements of element_bytes. Of elements per token: q and k of
-/// the key heads; of the value heads states and their gradients, three rows and one of chunk tokens. And of the value
-/// heads two fp32 numbers, the first of them an fp64 one beside fp32 elements.
+/// Floats per token of the scratch memory of a GPU, for elements of element_bytes: gated_delta_scratch_width() has room
+/// for either.
 constexpr std::int64_t gated_delta_scratch_width_cuda(const GatedDeltaSizes& shape, std::int64_t element_bytes) {
-  const std::int64_t size = gated_delta_padded_size(shape), states = 2 * size * size / kChunkTokens;
-  const std::int64_t elements = 2 * shape.key_heads * size + shape.value_heads * (states + 3 * size + kChunkTokens);
   const std::int64_t floats = (element_bytes == 4 ? 3 : 2) * shape.value_heads;
-  return elements * element_bytes / 4 + (floats + 3) / 4 * 4;
+  return gated_delta_matrix_elements(shape) * element_bytes / 4 + (floats + 3) / 4 * 4;
 }
 
 /// scratch [num_tokens, gated_delta_scratch_width_cuda()], aligned to 16 bytes. Sequences with few tokens and states go

@@ -316,7 +316,7 @@ TEST(GatedDeltaInChunks, MatchesTheRecurrenceToRoundingInFp64) {
   const GatedDeltaRows<double> inputs{read(want.inputs.qkv), read(want.inputs.a), read(want.inputs.b),
                                       a_log.const_data_ptr<float>(), dt_bias.const_data_ptr<float>()};
   const GatedDeltaSizes shape{s.key_heads, s.value_heads, s.key_size, s.value_size};
-  const SequenceRanges ranges{want.sequences.cu_seqlens.data(), want.sequences.size(), want.N, nullptr};
+  const HostRanges ranges{want.sequences.cu_seqlens.data(), want.sequences.size(), want.N, nullptr};
   for (const int64_t chunk : {16, 32, 64}) {
     DeltaCase got = want;
     got.make_outputs();

@@ -57,7 +57,7 @@ struct ConvBuffers {
     for (auto* input : {&x, &dy, &weight}) input->fill_uniform(1);
   }
   ConvFilter<T> filter() { return {weight.data(), s.channels, s.taps}; }
-  ConvSequences<std::int32_t> sequences(bool has_states) {
+  DeviceRanges sequences(bool has_states) {
     return {cu.data(), count, s.num_tokens, has_states ? state_rows.data() : nullptr};
   }
 

@@ -84,13 +84,10 @@ struct Pass {
 
   void expect_guarded_forward(bool with_states) {
     const KernelArray<std::int32_t> of_tokens(cu), of_chunks(chunks), of_owners(owners);
-    const DeviceSequences sequences{of_tokens.data(),
+    const DeviceSequences sequences{{of_tokens.data(), num_sequences(), N, with_states ? state_rows.data() : nullptr},
                                     of_chunks.data(),
                                     of_owners.data(),
-                                    with_states ? state_rows.data() : nullptr,
-                                    num_sequences(),
-                                    std::ssize(owners),
-                                    N};
+                                    std::ssize(owners)};
     std::vector<GuardedBytes*> outputs = {&out};
     if (with_states) outputs.push_back(&state);
     const auto launch = [&] {
@@ -105,7 +102,7 @@ struct Pass {
   void expect_guarded_backward(bool with_parameters) {
     const KernelArray<std::int32_t> of_tokens(cu), of_chunks(chunks), of_owners(owners);
     const DeviceSequences sequences{
-        of_tokens.data(), of_chunks.data(), of_owners.data(), nullptr, num_sequences(), std::ssize(owners), N};
+        {of_tokens.data(), num_sequences(), N, nullptr}, of_chunks.data(), of_owners.data(), std::ssize(owners)};
     std::vector<GuardedBytes*> outputs = {&d_qkv, &d_a, &d_b};
     if (with_parameters) outputs.insert(outputs.end(), {&d_a_log, &d_dt_bias});
     const auto launch = [&] {

@@ -32,13 +32,18 @@ constexpr std::int64_t gated_delta_padded_size(const GatedDeltaSizes& sizes) {
   return sizes.key_size <= 32 && sizes.value_size <= 32 ? 32 : kGatedDeltaMostSize;
 }
 
-/// Elements of the compute dtype per token of the scratch memory that forward and backward need; layers share it. A GPU
-/// has q and k of the key heads; of the value heads states and their gradients, three rows and one of chunk tokens; and
-/// two fp32 numbers, or beside fp32 elements an fp64 and an fp32 one. A CPU needs less: the states, in fp32.
-constexpr std::int64_t gated_delta_scratch_width(const GatedDeltaSizes& sizes) {
+/// Elements per token of the matrices in the scratch memory of a GPU: q and k of the key heads; of the value heads states
+/// and their gradients, three rows and one of chunk tokens.
+constexpr std::int64_t gated_delta_matrix_elements(const GatedDeltaSizes& sizes) {
   const std::int64_t size = gated_delta_padded_size(sizes), states = 2 * size * size / kChunkTokens;
-  return 2 * sizes.key_heads * size + sizes.value_heads * (states + 3 * size + kChunkTokens) +
-         2 * ((2 * sizes.value_heads + 3) / 4 * 4);
+  return 2 * sizes.key_heads * size + sizes.value_heads * (states + 3 * size + kChunkTokens);
+}
+
+/// Elements of the compute dtype per token of the scratch memory that forward and backward need; layers share it. A GPU
+/// has these matrices, and of the value heads two fp32 numbers, or beside fp32 elements an fp64 and an fp32 one. A CPU
+/// needs less: the states, in fp32.
+constexpr std::int64_t gated_delta_scratch_width(const GatedDeltaSizes& sizes) {
+  return gated_delta_matrix_elements(sizes) + 2 * ((2 * sizes.value_heads + 3) / 4 * 4);
 }
 
 }  // namespace lora_train::kernels
