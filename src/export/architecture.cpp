@@ -247,6 +247,7 @@ std::string architecture_name(const model::ModelConfig& config) {
   switch (config.family) {
     case Family::kQwen2: return is_qwen_vl(config) ? "qwen2vl" : "qwen2";
     case Family::kQwen3: return is_qwen_vl(config) ? "qwen3vl" : "qwen3";
+    case Family::kQwen3Next: return "qwen3next";
     case Family::kQwen35: return "qwen35";
     case Family::kGemma3: return "gemma3";
     case Family::kGranite: return "granite";
@@ -270,6 +271,7 @@ void check_architecture(const model::ModelConfig& config) {
   if (is_qwen_vl(config) && config.rope.mrope_section.empty()) {
     refuse(config, "mrope_section", "a model without it cannot be exported");
   }
+  if (config.family == Family::kQwen3Next) refuse(config, "num_experts", "a model without experts cannot be exported");
   if (config.family == Family::kQwen35) check_gated_delta(config);
   check_rope(config);
 }

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "blocks/block.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/aten.h"
+#include "lora_train/kernels/launch/graph.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::model {
@@ -142,6 +145,12 @@ void recompute(const ForwardPass& pass, const LayerWeights& weights, int64_t lay
 }
 
 }  // namespace
+
+void copy_columns(const char* name, const at::Tensor& from, const at::Tensor& to) {
+  const kernels::WorkScope recorded(name, kernels::WorkClass::kCopy,
+                                    [&](kernels::Work& work) { work.reads("from", from).writes("to", to); });
+  kernels::run_or_capture([from, to] { at::Tensor(to).copy_(from); });
+}
 
 void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd) {

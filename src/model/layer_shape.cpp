@@ -76,13 +76,17 @@ BlockShape attention::shape(const ModelConfig& c, std::int64_t) {
 BlockShape linear_attention::shape(const ModelConfig& c, std::int64_t) {
   const kernels::GatedDeltaSizes& sizes = c.gated_delta;
   const std::int64_t D = c.hidden_size, Hv = sizes.value_heads, qkv = sizes.qkv_width(), values = sizes.value_width();
+  const std::int64_t projected = qkv + values + 2 * Hv, grouped = c.projects_by_key_head ? projected : 0;
+  std::vector<LinearShape> linears = {{"linear_attn.in_proj_qkv", 0, qkv},
+                                      {"linear_attn.in_proj_z", 0, values},
+                                      {"linear_attn.in_proj_b", 0, Hv},
+                                      {"linear_attn.in_proj_a", 0, Hv}};
+  if (c.projects_by_key_head) {
+    linears = {{"linear_attn.in_proj_qkvz", 0, qkv + values}, {"linear_attn.in_proj_ba", 0, 2 * Hv}};
+  }
   BlockShape block =
       two_projections(BlockKind::kGatedDelta, "linear_attention", c,
-                      projection(D, false, GradientColumns::kBesideOutput,
-                                 {{"linear_attn.in_proj_qkv", 0, qkv},
-                                  {"linear_attn.in_proj_z", 0, values},
-                                  {"linear_attn.in_proj_b", 0, Hv},
-                                  {"linear_attn.in_proj_a", 0, Hv}}),
+                      projection(D, false, GradientColumns::kBesideOutput, std::move(linears)),
                       projection(values, false, GradientColumns::kBesideOutput, {{"linear_attn.out_proj", 0, D}}));
   block.small = {norm("input_layernorm", D, 0),
                  {"linear_attn.conv1d.weight", {qkv, 1, c.convolution_taps}, 1, WeightKind::kConvolution},
@@ -92,12 +96,14 @@ BlockShape linear_attention::shape(const ModelConfig& c, std::int64_t) {
                  norm("", 0, 2)};
   block.saved = {{"linear_attention.normed", D, kCompute, Recompute::kCheap, Layout::kRows, kIn},
                  {"linear_attention.rstd", 1, kFloat, Recompute::kFull, Layout::kVector},
-                 {"linear_attention.projected", qkv + values + 2 * Hv},
+                 {"linear_attention.by_key_head", grouped, kCompute, Recompute::kOff},
+                 {"linear_attention.projected", projected},
                  {"linear_attention.convolved", qkv, kCompute, Recompute::kOff},
                  {"linear_attention.scratch", kernels::gated_delta_scratch_width(sizes), kCompute, Recompute::kOff},
                  {"linear_attention.ungated", values},
                  {"linear_attention.out", values, kCompute, Recompute::kCheap, Layout::kRows, kOut}};
-  block.gradients = {{"d_projected", qkv + values + 2 * Hv, kCompute, Recompute::kFull, Layout::kRows, kIn},
+  block.gradients = {{"d_projected", projected, kCompute, Recompute::kFull, Layout::kRows, kIn},
+                     {"d_in_order", grouped},
                      {"d_convolved", qkv}};
   add_branch(c, block);
   return block;

@@ -38,7 +38,8 @@ OWN = {  # beside the folders of DATA
         "text_config": {"model_type": "mistral", **_TEXT, "head_dim": 24, "rms_norm_eps": 1e-5, "rope_theta": 1e9,
                         "sliding_window": None}, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
 }
-HYBRID = ["qwen3_5", "qwen3_5-untied", "qwen3_5_text"]
+HYBRID = ["qwen3_5", "qwen3_5-untied", "qwen3_5_text", "qwen3_next"]
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj"]  # PEFT takes Next's dense MLP for experts
 NAMES = ["ministral", "ministral3", "ministral3-tied", "ministral3_text", "mistral3", "qwen2_5_vl", "qwen3_vl", "voxtral", *OWN, *HYBRID]
 LENGTHS = [150, 1 + 1, 63, 64, 65, 40, 7]  # 150 crosses the period of Ministral 3's query scale three times
 
@@ -67,6 +68,8 @@ def published_config(name):
     config = json.loads((DATA / name / "config.json").read_text())
     if name in HYBRID:  # with random weights the gated norm of 1e-6 is ill-conditioned (test_hybrid.py)
         config.get("text_config", config)["rms_norm_eps"] = 1e-2
+    if name == "qwen3_next":  # its gated delta nets, with the MLP of a dense model
+        config["num_experts"] = 0
     return config
 
 
@@ -115,7 +118,7 @@ def make(name, folder, token_rows=None, **text_keys):
     model.save_pretrained(folder / "model")
     is_wrapper = "ConditionalGeneration" in type(model).__name__
     targets = (r"model\.language_model\.layers\.\d+\.(self_attn|linear_attn|mlp)\.(\w+_proj|in_proj_\w+)" if is_wrapper
-               else "all-linear")
+               else ATTENTION if name == "qwen3_next" else "all-linear")
     generator = torch.Generator().manual_seed(3)
     lora = dict(r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=targets)
     if token_rows:

@@ -42,7 +42,7 @@ def in_text_class(gradients):
     return {name.replace(".language_model.", "."): gradient for name, gradient in gradients.items()}
 
 
-@pytest.mark.parametrize("name", [TEXT_CLASS, "qwen3_5-untied"])
+@pytest.mark.parametrize("name", [TEXT_CLASS, "qwen3_5-untied", "qwen3_next"])
 def test_every_gradient_of_full_finetuning(hybrid, tmp_path, name):
     """A_log, dt_bias, the convolution and the gated norm included."""
     case = hybrid(name)

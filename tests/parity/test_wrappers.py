@@ -23,7 +23,7 @@ import random_case
 from first_step import assert_same, check
 from generation import by_transformers, ids_of, load, probe, request_for
 
-WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text", "qwen3_5_text")]
+WRAPPERS = [name for name in family_case.NAMES if name not in ("ministral", "ministral3_text", "qwen3_5_text", "qwen3_next")]
 BESIDE = ("visual.", "vision_tower.", "multi_modal_projector.", "audio_tower.")
 
 
@@ -102,7 +102,8 @@ def test_merge(family, tmp_path, name):
     before, after = raw_tensors(case.model_dir), raw_tensors(out)
     assert before.keys() == after.keys()
     changed = {key for key in before if not torch.equal(before[key], after[key])}
-    assert changed == {key for key in before if re.search(r"proj(_\w+)?\.weight$", key) and ".layers." in key and
+    block = r"attn\." if name == "qwen3_next" else ""
+    assert changed == {key for key in before if re.search(block + r"\w+proj(_\w+)?\.weight$", key) and ".layers." in key and
                        not key.removeprefix("model.").startswith(BESIDE)}
     merged = oracle.load_peft(case.model_dir, case.adapter_dir).merge_and_unload()
     ids = torch.tensor([case.rows[0]["input_ids"]])
@@ -127,7 +128,7 @@ def test_peft_loads_the_adapter_of_a_run_on_the_class(family, tmp_path, name):
     case = family(name)
     run = tmp_path / "run"
     profile = engine.profile_for(case, run, init_adapter="unset", lora_r=4, max_steps=2, micro_batch_size=2, global_batch_size=4,
-                                 learning_rate=1e-2)
+                                 learning_rate=1e-2, lora_target_modules=family_case.ATTENTION if name == "qwen3_next" else "all-linear")
     engine.train(profile, tmp_path)
     adapter = run / "adapter"
     model = PeftModel.from_pretrained(oracle.load_base(case.model_dir), adapter, is_trainable=True).eval()
@@ -398,7 +399,7 @@ def test_gguf(tmp_path, name):
         assert numpy.abs(gguf_case.values(tensors[key]) - value).max() <= 2e-6 * numpy.abs(value).max(), key
 
 
-@pytest.mark.parametrize("name", ["ministral3", "ministral", "qwen3_5"])
+@pytest.mark.parametrize("name", ["ministral3", "ministral", "qwen3_5", "qwen3_next"])
 def test_cuda_kernels_on_the_cpu(references, tmp_path, name):
     case, loss, reference = references(name)
     for more in ((), engine.OWN_GRADIENTS):

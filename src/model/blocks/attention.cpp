@@ -4,9 +4,7 @@
 
 #include "block.h"
 #include "block_shapes.h"
-#include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/aten.h"
-#include "lora_train/kernels/launch/graph.h"
 #include "lora_train/kernels/output_gate/output_gate.h"
 #include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/batch.h"
@@ -46,13 +44,6 @@ GatedViews split_gated(const ModelConfig& c, const at::Tensor& projected) {
   const int64_t H = c.num_heads, E = c.head_dim;
   const at::Tensor pairs = projected.narrow(1, 0, 2 * H * E).unflatten(1, {H, 2 * E});
   return {pairs.narrow(2, 0, E), pairs.narrow(2, E, E), projected.narrow(1, 2 * H * E, 2 * c.num_kv_heads * E)};
-}
-
-/// Copies one of the two views of each row to the other, which is laid out otherwise.
-void copy_columns(const char* name, const at::Tensor& from, const at::Tensor& to) {
-  const kernels::WorkScope recorded(name, kernels::WorkClass::kCopy,
-                                    [&](kernels::Work& work) { work.reads("from", from).writes("to", to); });
-  kernels::run_or_capture([from, to] { at::Tensor(to).copy_(from); });
 }
 
 /// q|gate|k|v -> q|k|v and the gate.

@@ -41,6 +41,8 @@ inline at::Tensor features(const Projection& projection, const at::Tensor& wide)
   return wide.narrow(1, 0, projection.in_features);
 }
 
+/// Copies columns of rows to columns that are laid out otherwise. Both have the same shape.
+void copy_columns(const char* name, const at::Tensor& from, const at::Tensor& to);
 /// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
 void norm_and_columns(const BlockForward& block, const SmallWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);

@@ -31,7 +31,19 @@ namespace lora_train::model::linear_attention {
 
 enum ProjectionIndex { kIn, kOut };
 enum SmallIndex { kInputNorm, kConvolution, kDecayRate, kStepBias, kGatedNorm, kOutputNorm };
-enum SavedIndex { kNormed, kRstd, kProjected, kConvolved, kScratch, kUngated, kGated, kBranch, kBranchRstd };
+/// Linears whose rows go by key head write to kByKeyHead; kProjected has their columns in the order q|k|v|z|b|a.
+enum SavedIndex {
+  kNormed,
+  kRstd,
+  kByKeyHead,
+  kProjected,
+  kConvolved,
+  kScratch,
+  kUngated,
+  kGated,
+  kBranch,
+  kBranchRstd
+};
 
 BlockShape shape(const ModelConfig& config, std::int64_t layer);
 

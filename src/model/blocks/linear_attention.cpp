@@ -1,5 +1,7 @@
 // Linear attention, a gated delta net: norm, q|k|v|z|b|a, causal convolution over q|k|v, the gated delta rule, gated
 // norm, output projection. N tokens, Hv value heads.
+#include <numeric>
+
 #include "block.h"
 #include "block_shapes.h"
 #include "lora_train/kernels/aten.h"
@@ -20,6 +22,31 @@ ProjectedViews split(const ModelConfig& c, const at::Tensor& projected) {
   const int64_t qkv = sizes.qkv_width(), values = sizes.value_width(), Hv = sizes.value_heads;
   return {projected.narrow(1, 0, qkv), projected.narrow(1, qkv, values), projected.narrow(1, qkv + values, Hv),
           projected.narrow(1, qkv + values + Hv, Hv)};
+}
+
+/// The columns of one of q, k, v, z, b and a, [N, key heads, width].
+struct Part {
+  at::Tensor in_order, grouped;
+};
+
+/// in_order: q|k|v|z|b|a. grouped: q|k|v|z of each key head in turn, then b|a of each.
+std::vector<Part> parts_of(const ModelConfig& c, const at::Tensor& in_order, const at::Tensor& grouped) {
+  const int64_t Hk = c.gated_delta.key_heads, values = c.gated_delta.value_heads / Hk;
+  const int64_t keys = c.gated_delta.key_size, v = values * c.gated_delta.value_size;
+  std::vector<Part> parts;
+  int64_t column = 0;
+  for (const std::vector<int64_t>& widths : {std::vector<int64_t>{keys, keys, v, v}, {values, values}}) {
+    const int64_t all = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+    const at::Tensor groups = grouped.narrow(1, column, Hk * all).unflatten(1, {Hk, all});
+    int64_t within = 0;
+    for (const int64_t width : widths) {
+      parts.push_back({in_order.narrow(1, column, Hk * width).unflatten(1, {Hk, width}),
+                       groups.narrow(2, within, width)});
+      column += Hk * width;
+      within += width;
+    }
+  }
+  return parts;
 }
 
 /// [channels, taps]
@@ -45,8 +72,15 @@ void normalise_output(const BlockForward& block) {
 void fill_saved(const BlockForward& block) {
   const auto& [pass, layer, weights, activations] = block;
   auto& saved = activations.saved;
+  const bool by_key_head = pass.config.projects_by_key_head;
   norm_and_columns(block, weights.small[kInputNorm], weights.projections[kIn], saved[kNormed], saved[kRstd]);
-  projection_forward(weights.projections[kIn], saved[kNormed], {}, saved[kProjected], pass.linear);
+  projection_forward(weights.projections[kIn], saved[kNormed], {}, saved[by_key_head ? kByKeyHead : kProjected],
+                     pass.linear);
+  if (by_key_head) {
+    for (const auto& [in_order, grouped] : parts_of(pass.config, saved[kProjected], saved[kByKeyHead])) {
+      copy_columns("put_in_order", grouped, in_order);
+    }
+  }
   const kernels::Sequences& sequences = pass.attention.sequences();
   RecurrentStates states = pass.attention.states(layer);
   kernels::causal_conv_forward(split(pass.config, saved[kProjected]).qkv, convolution(weights), sequences,
@@ -90,8 +124,16 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
   auto& saved = activations.saved;
   Projection& in = weights.projections[kIn];
   at::Tensor d_wide = pass.buffers.gradient_of("d_projected", in, d_hidden.size(0));
-  projected_gradients(pass, weights, activations, features(weights.projections[kOut], d_gated),
-                      d_wide.narrow(1, 0, in.out_features));
+  const at::Tensor d_linears = d_wide.narrow(1, 0, in.out_features);
+  const ModelConfig& c = pass.forward.config;
+  const at::Tensor d_projected =
+      c.projects_by_key_head ? pass.buffers.gradient("d_in_order", d_hidden.size(0)) : d_linears;
+  projected_gradients(pass, weights, activations, features(weights.projections[kOut], d_gated), d_projected);
+  if (c.projects_by_key_head) {
+    for (const auto& [in_order, grouped] : parts_of(c, d_projected, d_linears)) {
+      copy_columns("group_by_key_head", in_order, grouped);
+    }
+  }
   input_backward(pass, weights.small[kInputNorm], in, saved[kNormed], d_wide, activations.input, saved[kRstd], d_hidden,
                  need_input_grad);
 }

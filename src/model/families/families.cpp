@@ -177,6 +177,11 @@ void read_qwen35_keys(const ConfigReader& reader, ModelConfig& config) {
   if (config.num_layers_of(LayerKind::kGatedDelta) > 0) read_gated_delta(reader, config);
 }
 
+void read_qwen3_next_keys(const ConfigReader& reader, ModelConfig& config) {
+  read_qwen35_keys(reader, config);
+  config.projects_by_key_head = true;
+}
+
 /// Qwen2-VL's and Qwen2.5-VL's text models are the same.
 constexpr FamilyRules qwen2_vl_text(std::string_view model_type) {
   return {.family = Family::kQwen2,
@@ -221,6 +226,19 @@ constexpr FamilyRules kFamilies[] = {
      .read_own_keys = read_qwen35_keys,
      .defaults = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
          "num_attention_heads": 16})"},
+    // The same, but for the order of rows in a gated delta net's linears. Published models have experts.
+    {.family = Family::kQwen3Next,
+     .model_type = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .num_kv_heads = 2,
+     .head_dim = 256,
+     .partial_rotary_factor = 0.25,
+     .max_position_embeddings = 32768,
+     .has_qk_norm = true,
+     .reads_attention_bias = true,
+     .read_own_keys = read_qwen3_next_keys,
+     .defaults = R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 48,
+         "num_attention_heads": 16, "num_experts": 512})"},
     {.family = Family::kMistral,  // no biases
      .model_type = "mistral",
      .architecture = "MistralForCausalLM",

@@ -9,6 +9,7 @@ import pytest
 from command import BINARY, ENVIRONMENT, Setup, model_tensors
 from launchers import LAUNCHERS, Job
 from safetensors.numpy import load_file
+from tiny_math import hybrid_model
 
 DONE, USAGE, NUMERIC = 0, 2, 7
 
@@ -58,6 +59,12 @@ def test_every_launcher_gives_the_numbers_of_one_rank(setup, one_rank, launcher)
 def test_the_number_of_ranks_changes_no_number(setup, name, changes):
     use_evaluation(setup)
     expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 4, "four", **changes))
+
+
+def test_ranks_of_a_hybrid_model_hold_whole_documents(setup):
+    changes = dict(model=str(hybrid_model(setup.folder)), packing=True, micro_batch_size=1, learning_rate=1e-4)
+    use_evaluation(setup)
+    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 2, "two", **changes))
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(setup):

@@ -1,5 +1,6 @@
 """`serve`: any client of OpenAI's API, several models at once, and clients that are slow, gone or wrong."""
 
+import concurrent.futures
 import json
 import re
 import signal
@@ -14,7 +15,7 @@ import openai
 import pytest
 
 from command import BINARY, ENVIRONMENT, TIMEOUT_S, has_library, good_run, lora_train, train_tiny_math
-from tiny_math import EXAMPLE, FP32, MODEL, QUESTIONS
+from tiny_math import EXAMPLE, FP32, MODEL, QUESTIONS, hybrid_model
 
 USER = {"role": "user", "content": "Hi"}
 LONG = {"temperature": 100, "seed": 3, "max_tokens": 600}  # any token is as likely as the one that ends the answer
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.skipif(not has_library("libmicrohttpd.so.12"), reason="
 
 
 class Server:
-    def __init__(self, *arguments, key=None):
-        command = [str(BINARY), "serve", "--model", str(MODEL), *FP32, "--port", "0", "--json", *map(str, arguments)]
+    def __init__(self, *arguments, key=None, model=MODEL):
+        command = [str(BINARY), "serve", "--model", str(model), *FP32, "--port", "0", "--json", *map(str, arguments)]
         environment = dict(ENVIRONMENT, **({"LORA_TRAIN_API_KEY": key} if key else {}))
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.start = json.loads(self.process.stdout.readline())
@@ -155,6 +156,26 @@ def test_requests_for_different_models_are_answered_together(server, generated):
         thread.join()
     assert got == expected
     assert all(ends[key] < ends["last"] for key in expected), "an answer has waited for the end of another"
+
+
+def test_states_of_a_hybrid_model_stay_with_their_requests(tmp_path):
+    """Prompts of unlike lengths for two models, at once and again: rows of states change hands."""
+    model, run = hybrid_model(tmp_path), tmp_path / "run"
+    good_run("train", "--model", model, "--train-data", EXAMPLE / "train.jsonl", "--output-dir", run, "device=cpu", "precision=fp32",
+             "max_steps=2", "global_batch_size=2", "max_seq_len=256", "learning_rate=3e-2", "report_to=none")
+    prompts = [QUESTIONS[0], QUESTIONS[1] * 9, "Hi"]
+    flags = ("--temperature", "0", "--max-new-tokens", "12")
+    expected = {}
+    for name, more in (("hybrid", ()), ("run", ("--adapter", run / "adapter"))):
+        for prompt in prompts:
+            alone = good_run("generate", "--model", model, *more, *FP32, "--json", "--prompt", prompt, *flags)
+            expected[name, prompt] = alone.json_lines()[0]["completion"]
+    assert len(set(expected.values())) == 6, "the models answer alike; the test shows nothing"
+    running = Server("--adapter", run / "adapter", model=model)
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        got = [(key, pool.submit(running.ask, *key, max_tokens=12)) for key in [*expected, *expected]]
+    assert [(key, answer.result().choices[0].message.content) for key, answer in got] == [(key, expected[key]) for key, _ in got]
+    assert running.stop() == 0, running.log
 
 
 def test_a_stream_is_the_answer_in_pieces(server, generated):

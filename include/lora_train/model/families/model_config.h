@@ -19,7 +19,7 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-enum class Family { kQwen2, kQwen3, kQwen35, kMistral, kMinistral3, kLlama, kGemma3, kGranite };
+enum class Family { kQwen2, kQwen3, kQwen3Next, kQwen35, kMistral, kMinistral3, kLlama, kGemma3, kGranite };
 
 /// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
 /// on its batch. They are supported up to that length only (check_rope_supported).
@@ -90,6 +90,7 @@ struct ModelConfig {
   std::vector<LayerKind> layer_kinds;    ///< [num_layers]; empty: attention in all layers
   kernels::GatedDeltaSizes gated_delta;  ///< of layers of that kind
   std::int64_t convolution_taps = 0;     ///< of their convolution over q, k and v
+  bool projects_by_key_head = false;     ///< their first linears are in_proj_qkvz and in_proj_ba (Qwen3-Next)
   bool has_attention_gate = false;  ///< q_proj has a gate of the output after the rows of each head's query (Qwen3.5)
   bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
   bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)

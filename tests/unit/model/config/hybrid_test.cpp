@@ -80,6 +80,17 @@ TEST(Hybrid, GatesFollowEachHeadOfQ) {
                                       "mlp.down_proj"}));
 }
 
+TEST(Hybrid, LinearsOfQwen3NextHoldTheRowsOfAKeyHeadTogether) {
+  const ModelConfig next = hybrid(R"({"model_type": "qwen3_next", "num_experts": 0})");
+  const BlockShape block = model_shape(next).layers[0].blocks[0];
+  EXPECT_EQ(linear_names(next, 0)[0], "linear_attn.in_proj_qkvz");
+  EXPECT_EQ(linear_names(next, 0)[1], "linear_attn.in_proj_ba");
+  EXPECT_EQ(block.projections[0].linears[1].out_begin, (2 * 2 * 3 + 4 * 5) + 4 * 5);
+  EXPECT_EQ(block.projections[0].out_features, model_shape(hybrid()).layers[0].blocks[0].projections[0].out_features);
+  testing_support::expect_refused([] { hybrid(R"({"model_type": "qwen3_next"})"); }, "dir/config.json: num_experts",
+                                  {"mixture-of-experts"});
+}
+
 TEST(Hybrid, WeightsOfAGatedDeltaNet) {
   std::string list;
   for (const TensorSpec& spec : expected_tensors(hybrid())) {

@@ -167,7 +167,7 @@ TEST(ModelConfig, RefusesSizesThatDoNotFitTogether) {
 }
 
 TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {
-  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, MistralForCausalLM";
+  const std::string supported = "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, Qwen3NextForCausalLM";
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures",
                  "\"GPT2LMHeadModel\"");
   expect_refused(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})", "architectures", supported);
