@@ -26,6 +26,8 @@ pytestmark = pytest.mark.skipif(not has_library("libmicrohttpd.so.12"), reason="
 
 
 class Server:
+    """One that a failed test leaves behind is killed."""
+
     def __init__(self, *arguments, key=None, model=MODEL):
         command = [str(BINARY), "serve", "--model", str(model), *FP32, "--port", "0", "--json", *map(str, arguments)]
         environment = dict(ENVIRONMENT, **({"LORA_TRAIN_API_KEY": key} if key else {}))
@@ -73,6 +75,13 @@ class Server:
         client.sendall(head.encode() + data)
         return client
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.reader.join()
+
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
         code = self.process.wait(timeout=TIMEOUT_S)
@@ -92,9 +101,9 @@ def adapters(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(adapters):
-    running = Server("--adapter", f"math={adapters[0]}", "--adapter", adapters[1])
-    yield running
-    assert running.stop() == 0, running.log
+    with Server("--adapter", f"math={adapters[0]}", "--adapter", adapters[1]) as running:
+        yield running
+        assert running.stop() == 0, running.log
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +180,11 @@ def test_states_of_a_hybrid_model_stay_with_their_requests(tmp_path):
             alone = good_run("generate", "--model", model, *more, *FP32, "--json", "--prompt", prompt, *flags)
             expected[name, prompt] = alone.json_lines()[0]["completion"]
     assert len(set(expected.values())) == 6, "the models answer alike; the test shows nothing"
-    running = Server("--adapter", run / "adapter", model=model)
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        got = [(key, pool.submit(running.ask, *key, max_tokens=12)) for key in [*expected, *expected]]
-    assert [(key, answer.result().choices[0].message.content) for key, answer in got] == [(key, expected[key]) for key, _ in got]
-    assert running.stop() == 0, running.log
+    with Server("--adapter", run / "adapter", model=model) as running:
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            got = [(key, pool.submit(running.ask, *key, max_tokens=12)) for key in [*expected, *expected]]
+        assert [(key, answer.result().choices[0].message.content) for key, answer in got] == [(key, expected[key]) for key, _ in got]
+        assert running.stop() == 0, running.log
 
 
 def test_a_stream_is_the_answer_in_pieces(server, generated):
@@ -226,36 +235,34 @@ def test_an_answer_ends_when_its_client_has_gone(server):
 
 def test_a_key_is_asked_for_and_stays_secret_and_too_many_requests_come_back(adapters):
     key = "secret-of-the-test"
-    server = Server("--queue", "3", key=key)
     body = {"model": "model", "messages": [USER], "n": 4, "max_tokens": 1}
-    try:
+    with Server("--queue", "3", key=key) as server:
         assert server.start["has_key"] and len(server.ask("model", "Hi", n=3, max_tokens=1).choices) == 3
         status, answer, headers = server.post(body, headers={"Authorization": f"Bearer {key}"})
         assert (status, answer["error"]["code"], headers["Retry-After"]) == (503, "server_busy", "5")
         for given in ("", f"Bearer {key}x", f"Bearer {key[:-1]}", key):
             status, answer, headers = server.post(body, headers={"Authorization": given} if given else {})
             assert status == 401 and answer["error"]["code"] == "invalid_api_key" and headers["WWW-Authenticate"] == "Bearer"
-    finally:
         assert server.stop(signal.SIGINT) == 0
     assert key not in server.log and "$LORA_TRAIN_API_KEY" in server.log
 
 
 def test_a_stop_lets_running_answers_end_whatever_slow_clients_do():
-    server = Server()
-    never_reads = server.connect(dict(LONG_BODY, stream=True, n=32), receive_buffer=2048)
-    stream = server.ask("model", QUESTIONS[3], stream=True, **dict(LONG, max_tokens=60))
-    first = next(stream)
-    started = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
-    rest = list(stream)
-    assert first.choices[0].delta.content and rest[-1].choices[0].finish_reason in ("stop", "length")
-    with pytest.raises(OSError):
-        for _ in range(100):  # what stood in the queue of the socket may still be accepted
-            socket.create_connection(("127.0.0.1", server.port), timeout=1).recv(1)
-    assert server.process.wait(timeout=TIMEOUT_S) == 0
-    server.reader.join()
-    assert time.monotonic() - started < 10, "the contract's limit"
-    never_reads.close()
+    with Server() as server:
+        never_reads = server.connect(dict(LONG_BODY, stream=True, n=32), receive_buffer=2048)
+        stream = server.ask("model", QUESTIONS[3], stream=True, **dict(LONG, max_tokens=60))
+        first = next(stream)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(stream)
+        assert first.choices[0].delta.content and rest[-1].choices[0].finish_reason in ("stop", "length")
+        with pytest.raises(OSError):
+            for _ in range(100):  # what stood in the queue of the socket may still be accepted
+                socket.create_connection(("127.0.0.1", server.port), timeout=1).recv(1)
+        assert server.process.wait(timeout=TIMEOUT_S) == 0
+        server.reader.join()
+        assert time.monotonic() - started < 10, "the contract's limit"
+        never_reads.close()
 
 
 def test_mistakes_of_the_command_line(adapters, tmp_path):
