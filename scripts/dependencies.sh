@@ -36,7 +36,7 @@ PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5" "pyarrow==${PYARROW_VERSION
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1
   mistral-common==1.13.1 jinja2==3.1.6 pytest==9.0.2 pytest-xdist==3.8.0 pyyaml==6.0.3 bitsandbytes==0.50.2
-  tensorboard==2.21.0 openai==3.57.0 gguf==0.19.0
+  tensorboard==2.21.0 openai==3.57.0 gguf==0.19.0 trl==1.16.0
   liger-kernel==0.8.5  # packed by scripts/make_bundle.sh
 )
 

@@ -24,9 +24,7 @@ def source_of(name):
             pytest.skip(f"no {name}; set LORA_TRAIN_TEST_DATA to the test data's folder")
     else:
         trl = importlib.util.find_spec("trl")  # found, not imported
-        path = Path(trl.submodule_search_locations[0]) / "chat_templates" / name if trl else Path(name)
-        if not path.exists():
-            pytest.skip(f"no {name}; TRL has it: pip install --no-deps trl")
+        path = Path(trl.submodule_search_locations[0]) / "chat_templates" / name
     return path.read_text(encoding="utf-8")
 
 
