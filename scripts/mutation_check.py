@@ -97,6 +97,17 @@ MUTATIONS = [
 ]
 
 
+HYBRID_BLOCK, FAMILIES = "src/model/blocks/linear_attention.cpp", "src/model/families/families.cpp"
+MUTATIONS += [Mutation(name, notices, [edit], in_comparison=False) for name, notices, *edit in [
+    ("decays rounded to bf16", "test_hybrid.py", "include/lora_train/model/families/model_config.h",
+     "return kind == WeightKind::kDecayRate || kind == WeightKind::kStepBias;", "return kind == WeightKind::kEmbedding;"),
+    ("norms without the 1", "test_wrappers.py", FAMILIES, "config.norm_weight_offset = 1;\n  config.has_attention_gate", "config.has_attention_gate"),
+    ("the convolution of another layer", "test_wrappers.py", HYBRID_BLOCK,
+     "  kernels::causal_conv_forward(projected.qkv,", "  if (c.num_layers < 0) kernels::causal_conv_forward(projected.qkv,"),
+    ("no gradient through the gate", "test_wrappers.py", HYBRID_BLOCK, "  at::Tensor no_state;", "  to.z.zero_();\n  at::Tensor no_state;"),
+    ("states of the last owner of a row", "test_hybrid.py", "src/generate/cached_decoder.cpp", "    clear_states(new_rows);", "    (void)new_rows;"),
+]]
+
 DECODING = "src/kernels/quantized_weight/quantized_weight_cpu.cpp"
 MUTATIONS += [Mutation(name, "test_quantized_weight.py", [(DECODING, *edit)], in_comparison=False) for name, *edit in [
     ("nibble order", "Words8{4, 0, 12, 8, 20, 16, 28, 24}", "Words8{0, 4, 8, 12, 16, 20, 24, 28}"),
