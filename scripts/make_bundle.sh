@@ -2,17 +2,18 @@
 # Makes one archive of the program, its tests and scripts/gpu_check.sh, for a machine with a GPU, Ubuntu 22.04 or 24.04 and
 # the torch 2.11 wheel. That machine needs no compiler, network or repository.
 #
-#   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
+#   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--limit BYTES] [--with-nccl FILE]
 #
 #   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
 #   --build DIR    the build to pack (default build/gpu, from the preset gpu: only sm_90); build/dev has code for more GPUs
 #   --no-build     pack the build as is, without updating it
 #   --level N      xz level, 0 (fast) to 9 (default 6)
+#   --limit BYTES  of the archive (default 40000000)
 #   --with-nccl FILE  also write a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks
 #                  share a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 and its folder first in LD_LIBRARY_PATH
 #
 # Fails, and leaves no archive, if a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py), the CUDA library
-# lacks code for an architecture that the program names, or the archive is over 40 MB. On the other machine:
+# lacks code for an architecture that the program names, or the archive is over its limit. On the other machine:
 #
 #   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh
 set -euo pipefail
@@ -44,9 +45,10 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; build="$2"; shift ;;
     --no-build) is_built=true ;;
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
+    --limit) [ $# -ge 2 ] || die "--limit needs a number"; max_bytes="$2"; shift ;;
     --with-nccl) [ $# -ge 2 ] || die "--with-nccl needs a file"; nccl="$2"; shift ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". Expected --out, --build, --no-build, --level and --with-nccl" ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument \"$1\". Expected --out, --build, --no-build, --level, --limit and --with-nccl" ;;
   esac
   shift
 done

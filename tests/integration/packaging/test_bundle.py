@@ -28,11 +28,15 @@ def run(*command, **environment):
                           env=dict(os.environ, OMP_WAIT_POLICY="passive", **environment))
 
 
+MOST_BYTES = 50_000_000  # of a build for several GPUs, compressed fast; at level 6 it takes three quarters of that
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     """(what make_bundle.sh printed, the file)"""
     file = tmp_path_factory.mktemp("archive") / "bundle.tar.xz"
-    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", 0, "--build", BINARY.parent.parent, "--out", file)
+    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", 0, "--limit", MOST_BYTES, "--build", BINARY.parent.parent,
+               "--out", file)
     assert done.returncode == 0, done
     return done.stdout, file
 
@@ -81,7 +85,7 @@ def gpu_check(bundle, out, *arguments, python=sys.executable, **environment):
 
 def test_archive_is_small_and_complete(archive, bundle):
     assert "highest: " in archive[0] and "GLIBCXX_3.4." in archive[0], archive
-    assert archive[1].stat().st_size < 40_000_000
+    assert archive[1].stat().st_size <= MOST_BYTES
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/cuda_kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
