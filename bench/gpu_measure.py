@@ -6,6 +6,7 @@ lora-train bench:
              7B stay in the user's cache folder, where later runs of bench find them
   pitch      linears of a layer with rows of adapter columns exact and padded, 16k tokens (gpu_bench); a verdict
   gate_up    gate|up with dS beside dx and beside dy (gpu_bench); a verdict
+  gated_delta  forward and backward of the gated delta rule, 8,192 tokens in 1, 8 and 16 documents (gpu_bench)
   copy       bytes per second: on the device, to it and from it (pinned)
   attention  FA2 against cuDNN over packed documents, empty documents, repeated backwards (gpu_bench)
   linears    as pitch, at 4k, 8k and 16k tokens
@@ -264,6 +265,10 @@ def gate_up(m):
     m.attempt("gate_up", run_gpu_bench, m, "gate_up")
 
 
+def gated_delta(m):
+    m.attempt("gated_delta", run_gpu_bench, m, "gated_delta")
+
+
 def attention(m):
     for flags in ([], ["--deterministic"]):
         m.attempt(f"attention {' '.join(flags)}", run_gpu_bench, m, "attention", *flags)
@@ -274,7 +279,7 @@ def linears(m):
 
 
 def main():
-    kinds = {kind.__name__: kind for kind in (gemm_rate, pitch, gate_up, copy, attention, hf, linears, gemm)}
+    kinds = {kind.__name__: kind for kind in (gemm_rate, pitch, gate_up, gated_delta, copy, attention, hf, linears, gemm)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--only", default=",".join(kinds))

@@ -225,9 +225,10 @@ def test_parity_script_can_fail(bundle, tmp_path):
 
 def test_measurements_run(bundle):
     done = run(sys.executable, "-W", "ignore", bundle / "bench/gpu_measure.py", "--device", "cpu", "--only",
-               "copy,gemm,gemm_rate,pitch,gate_up", "--whole-step", LORA_TRAIN_BIN=str(bundle / "bin"))
+               "copy,gemm,gemm_rate,pitch,gate_up,gated_delta", "--whole-step", LORA_TRAIN_BIN=str(bundle / "bin"))
     figure = done.stdout.splitlines()[-1]
     assert done.returncode == 0 and " 0 failed" in figure and "TFLOP/s" in done.stdout, done
+    assert all(f"gated_delta {documents}: forward" in done.stdout for documents in ("1x96", "8x12", "16x6")), done
     for verdict in ("tiny-qwen2: GEMMs ", "pitch tiny: ", "gate_up exact tiny: dS beside d", "whole step of tiny-qwen2: "):
         assert verdict in figure, done
 
