@@ -32,8 +32,9 @@ programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test opt
   native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/gpu/goals.json
-  tests/parity/engine.py tests/parity/oracle.py tests/parity/random_case.py tests/support/fork_server.py bench/gpu_measure.py
-  bench/compare_hf_gpu.py bench/hf_steps.py configs docs/compare.md docs/images docs/gpu.md docs/gpu_owed.md LICENSE)
+  tests/parity/engine.py tests/parity/family_case.py tests/parity/oracle.py tests/parity/random_case.py
+  tests/support/fork_server.py bench/gpu_measure.py bench/compare_hf_gpu.py bench/hf_steps.py configs docs/compare.md
+  docs/images docs/gpu.md docs/gpu_owed.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
 

@@ -112,8 +112,8 @@ class Measured:
         return lines + [f"{'between them':18s} {rest:9.2f}", f"{'step':18s} {step:9.2f} {total:9.2f} {step - total:+9.2f}"]
 
 
-WRONG = ("machine", "load", "cuda_kernels", "doctor", "attention", "tests", "parity", "recorded", "compare_equality", "resume",
-         "sanitizer", "steady")
+WRONG = ("machine", "load", "cuda_kernels", "doctor", "attention", "tests", "parity", "parity_hybrid", "recorded",
+         "compare_equality", "resume", "sanitizer", "steady")
 VISIT = {"correct": "speed", "speed": "rest"}  # a GPU is rented for these three calls
 
 

@@ -71,8 +71,8 @@ class Script(Part):
 
 
 # Runs of the engine, 3 of 4 at a time, each with a few plans and small products, beside PEFT; half of them without tuning.
-def parity(help, limit_s, num_cases, *settings):
-    changes = tuple(word for setting in settings for word in ("--set", setting))
+def parity(help, limit_s, num_cases, *settings, flags=()):
+    changes = (*flags, *(word for setting in settings for word in ("--set", setting)))
     runs = 3 * (num_cases + 1)
     return Script(help, limit_s, "parity_gpu.py", at_least=(runs, 2),
                   arguments=("--cases", str(num_cases), "--curves", "1", *changes),
@@ -99,10 +99,11 @@ PARTS = {
     "tests": Script("every unit test on CUDA but those of attention and cuda_kernels", 105, "unit_tests.py",
                     arguments=("--skip", r"(^|/)Attention\w*\."), at_least=(150, 300), takes_work=False,
                     need=dict(start=12, plan=10, test=250)),
-    "parity": parity("loss, gradients, curves against transformers + PEFT; fp32, TF32, bf16", 140, 4),
-    "recorded": Part("steps are captured as CUDA graphs, two bf16 workloads", 45, "steps.py", "recorded", at_least=(2, 1),
-                     need=dict(start=2, plan=7, small_product=7 * 26, second=6)),
-    "compare_equality": Part("gradients and a curve of Qwen2.5-0.5B against transformers + PEFT", 75, "measure.py",
+    "parity": parity("loss, gradients, curves against transformers + PEFT; fp32, TF32, bf16", 100, 4),
+    "parity_hybrid": parity("the same for Qwen3.5: gated delta nets, gated attention", 65, 2, flags=("--hybrid",)),
+    "recorded": Part("steps are captured as CUDA graphs, three bf16 workloads", 57, "steps.py", "recorded", at_least=(3, 2),
+                     need=dict(start=3, plan=9, small_product=7 * 26 + 2 * 48, second=9)),
+    "compare_equality": Part("gradients and a curve of Qwen2.5-0.5B against transformers + PEFT", 68, "measure.py",
                              "compare_equality", need=dict(python=1, start=2, plan=4, small_product=60, second=25)),
     # The first process tunes; the second measures.
     "classes": Part("a 7B step by class of kernel, against the bound of each", 115, "steps.py", "classes", at_least=(8, 8),
@@ -129,6 +130,7 @@ PARTS = {
     "parity_reference": parity("parity with kernels: reference", 105, 3, "kernels=reference"),
     "parity_attention": parity("parity with attn_implementation: reference", 105, 3, "attn_implementation=reference"),
     "parity_plain": parity("parity with cuda_graphs: off and tuning: off", 105, 3, "cuda_graphs=off", "tuning=off"),
+    "hybrid_reference": parity("parity_hybrid with kernels: reference", 65, 2, "kernels=reference", flags=("--hybrid",)),
     "variants": Part("a 7B step with one setting changed at a time", 235, "steps.py", "variants", at_least=(6, 2),
                      need=bench_7b(7, 7 * 6 + 12, profile=7, second=5)),
     "measure": Part("attention, linears, products, transformers + PEFT: what bench/gpu_measure.py knows beside the rest", 330,
@@ -149,11 +151,12 @@ PARTS = {
 
 # goals.next_call says which follows. The first three are one visit of thirty minutes.
 CALLS = {
-    "correct": ["machine", "load", "cuda_kernels", "doctor", "attention", "tests", "parity", "recorded", "compare_equality"],
+    "correct": ["machine", "load", "cuda_kernels", "doctor", "attention", "tests", "parity", "parity_hybrid", "recorded",
+                "compare_equality"],
     "speed": ["load", "classes", "kernel_names", "compare_8", "copies", "steady"],
     "rest": ["load", "quantised", "sanitizer", "resume", "shapes"],
     "rivals": ["rivals"],
-    "wrong": ["load", "parity_reference", "parity_attention", "parity_plain", "sanitizer"],
+    "wrong": ["load", "parity_reference", "parity_attention", "parity_plain", "hybrid_reference", "sanitizer"],
     "slow": ["variants", "measure"],
     "figures": ["all_shapes", "pitch", "quickstart"],
     "gate_up": ["gate_up"],

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps that lora-train bench measures: are they captured, where does their time go, and how fast are they?
 
-  recorded  steps of two bf16 workloads are captured as CUDA graphs; where they are not, bench says why
+  recorded  steps of three bf16 workloads are captured as CUDA graphs; where they are not, bench says why
   classes   a step of Qwen2.5-7B by class of kernel: measured time beside the bound of the class, at rates measured here
   shapes    tokens/s of Qwen3-8B and Qwen2.5-0.5B
   all_shapes  tokens/s of every shape, the SFT mix of 7B, and its peak memory with full recomputation
@@ -21,7 +21,7 @@ from program import DoesNotFit, Failure, bench, checked, expect, measured, run_c
 FEW_STEPS = ("--only-steps", "--steps", "4", "--warm-up", "2")
 STEPS = ("--steps", "8", "--warm-up", "3")
 LARGE = "qwen2.5-7b"
-TINY = "tiny-qwen2"
+TINY, TINY_HYBRID = "tiny-qwen2", "tiny-qwen3.5"
 EXPLAINED = (0.8, 1.15)  # sum of the classes / time of a step
 DECODE_SHARE = 0.85  # of the copy rate, which the decoding of an nf4 base reaches at least
 
@@ -62,7 +62,8 @@ def expect_recorded(args, name, found):
 
 
 def recorded(args):
-    workloads = [("qwen2.5-0.5b", "--mix"), ("qwen3-0.6b",)] if args.device == "cuda" else [(TINY,)]
+    workloads = ([("qwen2.5-0.5b", "--mix"), ("qwen3-0.6b",), ("qwen3.5-0.8b",)] if args.device == "cuda"
+                 else [(TINY,), (TINY_HYBRID,)])
     for workload in workloads:
         expect_recorded(args, " ".join(workload), bench_step(args, *workload, *(FEW_STEPS if args.device == "cuda" else ())))
     checked(len(workloads), len(workloads), "workloads")

@@ -38,6 +38,10 @@ OWN = {  # beside the folders of DATA
         "text_config": {"model_type": "mistral", **_TEXT, "head_dim": 24, "rms_norm_eps": 1e-5, "rope_theta": 1e9,
                         "sliding_window": None}, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
 }
+SMALL_HYBRID = {  # in no folder of DATA, which a bundle lacks (tests/gpu/parity_gpu.py)
+    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", **_TEXT, "num_hidden_layers": 4, "head_dim": 32,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+    "rms_norm_eps": 1e-2}
 HYBRID = ["qwen3_5", "qwen3_5-untied", "qwen3_5_text", "qwen3_next"]
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj"]  # PEFT takes Next's dense MLP for experts
 NAMES = ["ministral", "ministral3", "ministral3-tied", "ministral3_text", "mistral3", "qwen2_5_vl", "qwen3_vl", "voxtral", *OWN, *HYBRID]
@@ -65,6 +69,8 @@ class FamilyCase:
 def published_config(name):
     if name in OWN:
         return OWN[name]
+    if name == "small hybrid":
+        return dict(SMALL_HYBRID)
     config = json.loads((DATA / name / "config.json").read_text())
     if name in HYBRID:  # with random weights the gated norm of 1e-6 is ill-conditioned (test_hybrid.py)
         config.get("text_config", config)["rms_norm_eps"] = 1e-2

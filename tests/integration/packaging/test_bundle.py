@@ -92,7 +92,7 @@ def test_archive_is_small_and_complete(archive, bundle):
                      "bin/lib/librecord_cuda_kernels.so", "bin/lib/liblora_train_arrow.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
                      "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh",
                      "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py",
-                     "tests/parity/oracle.py", "bench/gpu_measure.py", "bench/hf_steps.py", "examples/tiny-math/train.jsonl",
+                     "tests/parity/oracle.py", "tests/parity/family_case.py", "bench/gpu_measure.py", "bench/hf_steps.py", "examples/tiny-math/train.jsonl",
                      "packages/liger_kernel/transformers/monkey_patch.py"}
     assert not {"bin/lib/torch_path", "bin/lib/arrow_path"} & set(files), "they name folders of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]
@@ -147,7 +147,7 @@ def results_of(table):
     return {row[0]: row[1] for row in rows}
 
 
-CALL_OF_A_CPU = ["load", "doctor", "recorded", "classes", "parity"]
+CALL_OF_A_CPU = ["load", "doctor", "recorded", "classes", "parity", "parity_hybrid"]
 ALL_CALLS = ["correct", "speed", "rest", "rivals", "figures", "slow"] if os.environ.get("GPU_CHECK_PARTS") == "all" else []
 NEED_A_GPU = {"cuda_kernels", "kernel_names", "sanitizer", "steady"}
 
@@ -214,6 +214,11 @@ def test_parity_script_can_fail(bundle, tmp_path):
     engine.chmod(0o755)
     broken = run(*command, tmp_path / "again", LORA_TRAIN_BIN=str(engine.parent))
     assert broken.returncode == 1 and "figure: 0 passed, 2 failed" in broken.stdout, broken
+    older = ("from types import SimpleNamespace; import parity_gpu; parity_gpu.transformers = SimpleNamespace(__version__='4.57.1'); "
+             "parity_gpu.main()")
+    unknown = run(sys.executable, "-W", "ignore", "-c", older, *command[4:], tmp_path / "older", "--hybrid",
+                  PYTHONPATH=str(bundle / "tests/gpu"))
+    assert unknown.returncode == 77 and "figure: not checked: transformers 4.57.1 has no qwen3_5" in unknown.stdout, unknown
     unseen = ("import parity_gpu; errors = {'fp32 gradient': 1e-6, 'tf32 gradient': 2e-6}; "
               "print(*parity_gpu.not_looked_at(errors, ['fp32', 'tf32'])); "
               "assert not list(parity_gpu.not_looked_at(dict(errors, **{'tf32 gradient': 1e-4}), ['tf32'])); parity_gpu.main()")
