@@ -18,10 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))
 # Time / bound, least and most. GEMMs: the rate is theirs, adapter columns may cost up to 3%. Attention: the rate is that of long
 # rows. Streaming kernels reach 80 to 95% of the copy rate; kernels that also reduce or gather, less; small ones are mostly
-# latency.
+# latency. So is the gated delta rule: between FlashQLA's times and FLA's (docs/gpu_owed.md). Its convolution and
+# norm are streaming kernels.
 FACTORS = {"gemm": (1.00, 1.03), "attention": (1.00, 1.08), "norm": (1.05, 1.25), "rope": (1.05, 1.25),
            "swiglu": (1.05, 1.25), "lora": (1.05, 1.35), "loss": (1.10, 1.40), "embedding": (1.00, 2.00),
-           "optimizer": (1.00, 2.00), "decode": (1.05, 1.25), "copy": (1.00, 2.00)}
+           "optimizer": (1.00, 2.00), "decode": (1.05, 1.25), "copy": (1.00, 2.00), "gated_delta": (2.3, 3.8)}
 GAP_US = (0.3, 1.0)  # between two kernels of a CUDA graph
 
 

@@ -6,8 +6,8 @@
 #   scripts/gpu_check.sh --dry-run-cpu [...]
 #   scripts/gpu_check.sh --list [--call NAME]
 #
-#   --call NAME      correct (default), speed, rest: one visit of thirty minutes; then rivals, wrong, slow, figures, gate_up, ranks.
-#                    A call ends by naming the next one
+#   --call NAME      correct (default), speed, rest: one visit of thirty minutes; then rivals, wrong, slow, figures, hybrid,
+#                    gate_up, ranks. A call ends by naming the next one
 #   --only PARTS     some parts of any call; a single part gets all the time
 #   --list           the parts of the call, with their time limits and estimated needs
 #   --out DIR        output folder (default $OUT, else gpu_check_out). Calls may share it: table-CALL.txt is for people,

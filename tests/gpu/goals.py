@@ -128,8 +128,8 @@ def next_call(call, results, has_findings, measured):
     if bad:
         return f"next: {'repair first:' if call == 'wrong' else 'gpu_check.sh --call wrong, for'} {', '.join(bad)} did not pass"
     if slow and call == "rest":
-        return f"next: gpu_check.sh --call slow ({slow[0]}), then --call rivals and figures"
-    return "next: gpu_check.sh --call rivals, then --call figures and slow"
+        return f"next: gpu_check.sh --call slow ({slow[0]}), then --call rivals, figures and hybrid"
+    return "next: gpu_check.sh --call rivals, then --call figures, hybrid and slow"
 
 
 def markdown():

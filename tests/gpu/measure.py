@@ -2,6 +2,7 @@
 """Runs bench/gpu_measure.py and bench/compare_hf_gpu.py as parts of gpu_check, and looks at whether they measured anything.
 
   pitch, gate_up    matrix products at real and rounded pitches; the two forms of gate|up's backward
+  gated_delta       the gated delta rule alone, forward and backward
   copies            copies on the device, to it and from it
   measure           everything else that bench/gpu_measure.py knows
   compare_equality  gradients and curves against transformers + PEFT
@@ -20,6 +21,7 @@ import time
 from program import ROOT, Skipped, checked, expect, measured, run_check, run_shown
 
 MEASURE = ("attention", "hf", "linears", "gemm")
+RULE = re.compile(r"gated_delta (\S+): forward +([\d.]+) ms, backward +([\d.]+) ms; finite")
 # What a GPU has time for: every variant is tried for 4 steps after 4 to warm up, the fastest runs once for 12, as does lora-train.
 FEW_STEPS = ("--rounds", "1", "--warm-up", "4", "--steps", "12")
 
@@ -53,6 +55,11 @@ def run_measurements(args, kinds):
     expect(not empty or args.device == "cpu", f"nothing was measured of {', '.join(empty)}")
     for line in found.get("copy", []):
         measured("rate/copy_" + "_".join(line["name"].replace(",", "").split()) + "_gb_s", line["value"])
+    for line in found.get("gated_delta", []):
+        times = RULE.fullmatch(line["name"])
+        expect(times, line["name"])
+        measured(f"gated_delta_ms/forward/{times[1]}", float(times[2]))
+        measured(f"gated_delta_ms/backward/{times[1]}", float(times[3]))
     for text in re.findall(r"^verdict (.*)$", output, re.M):
         print(f"choice: {text}")
     checked(sum(map(len, found.values())), len(result["results"]), "measurements")
@@ -65,6 +72,10 @@ def pitch(args):
 
 def gate_up(args):
     return run_measurements(args, ("gate_up",))
+
+
+def gated_delta(args):
+    return run_measurements(args, ("gated_delta",))
 
 
 def copies(args):
@@ -120,4 +131,4 @@ def rivals(args):
 
 
 if __name__ == "__main__":
-    run_check([pitch, gate_up, copies, measure, compare_equality, compare_8, rivals], __doc__)
+    run_check([pitch, gate_up, gated_delta, copies, measure, compare_equality, compare_8, rivals], __doc__)

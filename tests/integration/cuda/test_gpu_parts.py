@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests/gpu"))
 import device  # noqa: E402
 import goals  # noqa: E402
 import kernel_names  # noqa: E402
+import measure  # noqa: E402
 import program  # noqa: E402
 import sanitizer  # noqa: E402
 import steps  # noqa: E402
@@ -161,6 +162,51 @@ def test_a_workload_that_fails_stops_no_other(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert len(ran) == 12 and "measured: nf4_decoded_share/8k" in out and "measured: peak_gib/qwen3-8b/nf4/1xfull" in out
     assert "target/" not in out  # with assumed rates
+
+
+# ---- hybrid ---------------------------------------------------------------------------------------------------------------
+
+RULE_LINE = "gated_delta {}: forward    0.600 ms, backward    1.900 ms; {}"
+
+
+@pytest.mark.parametrize("last, words", [("finite", None), ("NOT FINITE", "16x512.*NOT FINITE")])
+def test_times_of_the_gated_delta_rule_are_those_of_finite_results(last, words, monkeypatch, tmp_path, capsys):
+    lines = [RULE_LINE.format(name, end) for name, end in (("1x8192", "finite"), ("8x1024", "finite"), ("16x512", last))]
+    result = dict(failed=[], left_out=[], results=[dict(kind="gated_delta", name=line) for line in lines])
+    monkeypatch.setattr(measure, "run_script", lambda *_: (0, "figure: 3 measured\n", result))
+    args = SimpleNamespace(check="gated_delta", device="cuda", out=tmp_path)
+    if words:
+        with pytest.raises(Failure, match=words):
+            measure.gated_delta(args)
+        return
+    measure.gated_delta(args)
+    out = capsys.readouterr().out
+    assert "measured: gated_delta_ms/forward/8x1024 0.6\nmeasured: gated_delta_ms/backward/8x1024 1.9\n" in out
+    assert "checked: 3 of 3 measurements" in out
+    known = set(re.findall(r"^measured: (\S+)", out, re.M))
+    assert {goal["measured"] for goal in goals.load()["goals"] if goal["measured"].startswith("gated_delta_ms")} <= known
+
+
+@pytest.mark.parametrize("backward_ms, gemm_ms, recorded, words", [
+    (40, 340, True, None), (None, 340, True, "times of the rule"), (40, 200, True, "the classes add up to 65% of the step"),
+    (40, 340, False, "was not captured")])
+def test_the_rule_is_a_share_of_a_hybrid_step(backward_ms, gemm_ms, recorded, words, monkeypatch, tmp_path, capsys):
+    found = dict(tokens=8192, cuda_graphs={"recorded": recorded, "reason": None}, rates={"source": "assumed"}, bound={},
+                 speed={"step_ms": 400, "tokens_per_s": 20480, "gemm_flops_per_s": 7e14},
+                 classes=[{"name": "gemm", "ms": gemm_ms, "bound_ms": 330}, {"name": "gated_delta", "ms": 60, "bound_ms": 15}],
+                 kernels=[{"name": "gated_delta causal_conv_forward", "ms": 4}, {"name": "gated_delta gated_delta_forward", "ms": 12},
+                          {"name": "gated_delta gated_delta_backward", "ms": backward_ms}])
+    asked = []
+    monkeypatch.setattr(steps, "bench_step", lambda args, *words: asked.append(words) or found)
+    args = SimpleNamespace(device="cuda", work=tmp_path)
+    if words:
+        with pytest.raises(Failure, match=words):
+            steps.hybrid(args)
+        return
+    assert "gated delta nets 60.0 ms (15.0%; bound 15.0, 4.3%), their rule 52.0" in steps.hybrid(args)
+    out = capsys.readouterr().out
+    assert "measured: hybrid_class_ms/gated_delta 60\n" in out and "measured: hybrid_rule_share 0.13\n" in out
+    assert "checked: 2 of 2 classes" in out and asked[0][0] == "qwen3.5-9b" and str(tmp_path / "rates.json") in asked[0]
 
 
 @pytest.mark.parametrize("out", ["", "steps: 3\n", '{"status": "done"}\nwarning: late\n'])

@@ -147,7 +147,7 @@ def results_of(table):
     return {row[0]: row[1] for row in rows}
 
 
-CALL_OF_A_CPU = ["load", "doctor", "recorded", "classes", "parity", "parity_hybrid"]
+CALL_OF_A_CPU = ["load", "doctor", "recorded", "classes", "hybrid", "parity", "parity_hybrid"]
 ALL_CALLS = ["correct", "speed", "rest", "rivals", "figures", "slow"] if os.environ.get("GPU_CHECK_PARTS") == "all" else []
 NEED_A_GPU = {"cuda_kernels", "kernel_names", "sanitizer", "steady"}
 
