@@ -70,15 +70,17 @@ void rope(State& state) {
 }
 
 void gated_activation_forward(State& state) {
-  const auto gate_up = random(state, {N, 2 * F});
-  auto y = at::empty({N, F}, gate_up.options());
-  measure(state, bytes({gate_up, y}), [&] { kernels::gated_activation_forward(gate_up, y); });
+  const auto parts = random(state, {N, 2 * F}).chunk(2, 1);
+  auto y = at::empty({N, F}, parts[0].options());
+  measure(state, bytes({parts[0], parts[1], y}), [&] { kernels::gated_activation_forward(parts[0], parts[1], y); });
 }
 
 void gated_activation_backward(State& state) {
-  const auto gate_up = random(state, {N, 2 * F}), dy = random(state, {N, F});
-  auto d = at::empty_like(gate_up);
-  measure(state, bytes({gate_up, dy, d}), [&] { kernels::gated_activation_backward(dy, gate_up, d); });
+  const auto parts = random(state, {N, 2 * F}).chunk(2, 1);
+  const auto dy = random(state, {N, F});
+  auto to = at::empty({N, 2 * F}, dy.options()).chunk(2, 1);
+  measure(state, bytes({parts[0], parts[1], dy, to[0], to[1]}),
+          [&] { kernels::gated_activation_backward(dy, parts[0], parts[1], to[0], to[1]); });
 }
 
 void cross_entropy(State& state) {

@@ -19,7 +19,6 @@
 #include "lora_train/kernels/gated_delta/gated_delta.h"
 #include "lora_train/kernels/gated_norm/gated_norm.h"
 #include "lora_train/kernels/lora/lora.h"
-#include "lora_train/kernels/output_gate/output_gate.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "lora_train/kernels/rope/rope.h"
@@ -58,28 +57,22 @@ void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, const Case
 }
 
 void add_gated_activation(const Place& place, std::int64_t N, std::int64_t F, const CaseSink& sink) {
-  const at::Tensor gate_up = place.uniform({N, 2 * F}), dy = place.uniform({N, F});
+  const std::vector<at::Tensor> parts = place.uniform({N, 2 * F}).chunk(2, 1);
+  const at::Tensor dy = place.uniform({N, F});
   const std::string shape = sizes_text({{"N", N}, {"F", F}});
-  for (const auto activation : {kernels::Activation::kSilu, kernels::Activation::kGeluTanh}) {
-    const std::string name = activation == kernels::Activation::kSilu ? "swiglu" : "geglu";
-    const auto forward = [=](auto kernel, Outputs& o) { kernel(gate_up, o[0], activation); };
-    const auto backward = [=](auto kernel, Outputs& o) { kernel(dy, gate_up, o[0], activation); };
+  using kernels::Activation;
+  for (const auto& [name, activation] : {std::pair<std::string, Activation>{"swiglu", Activation::kSilu},
+                                         {"geglu", Activation::kGeluTanh},
+                                         {"output_gate", Activation::kSigmoid}}) {
+    const auto forward = [=, act = activation](auto kernel, Outputs& o) { kernel(parts[0], parts[1], o[0], act); };
+    const auto backward = [=, act = activation](auto kernel, Outputs& o) {
+      kernel(dy, parts[0], parts[1], o[0], o[1], act);
+    };
     add_case(sink, name + " forward", shape, {place.empty({N, F})}, forward, kernels::gated_activation_forward,
              kernels::gated_activation_forward_reference);
-    add_case(sink, name + " backward", shape, {place.empty({N, 2 * F})}, backward, kernels::gated_activation_backward,
-             kernels::gated_activation_backward_reference);
+    add_case(sink, name + " backward", shape, {place.empty({N, F}), place.empty({N, F})}, backward,
+             kernels::gated_activation_backward, kernels::gated_activation_backward_reference);
   }
-}
-
-void add_output_gate(const Place& place, std::int64_t N, std::int64_t F, const CaseSink& sink) {
-  const at::Tensor x = place.uniform({N, F}), gate = place.uniform({N, F}), dy = place.uniform({N, F});
-  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, gate, o[0]); };
-  const auto backward = [=](auto kernel, Outputs& o) { kernel(dy, x, gate, o[0], o[1]); };
-  const std::string shape = sizes_text({{"N", N}, {"F", F}});
-  add_case(sink, "output_gate forward", shape, {place.empty({N, F})}, forward, kernels::output_gate_forward,
-           kernels::output_gate_forward_reference);
-  add_case(sink, "output_gate backward", shape, {place.empty({N, F}), place.empty({N, F})}, backward,
-           kernels::output_gate_backward, kernels::output_gate_backward_reference);
 }
 
 /// What surrounds the gated delta rule: the convolution of sequences of odd lengths, and the norm of H heads.
@@ -431,7 +424,6 @@ void make_layer_cases(const Place& place, const CaseSink& sink) {
   }
   for (const auto& [N, H, K, E] : with_large({{37, 3, 1, 16}, {512, 14, 2, 64}}, {4096, 28, 4, 128})) {
     add_rope(place, N, H, E, sink);
-    add_output_gate(place, N, H * E, sink);
     add_gated_delta_surroundings(place, N, H, E, sink);
     for (const double weight_offset : {0.0, 1.0}) add_qk_norm_rope(place, N, H, K, E, E, weight_offset, sink);
     for (const std::int64_t window : {std::int64_t{0}, N / 5}) add_attentions(place, {N, H, K, E, window}, sink);

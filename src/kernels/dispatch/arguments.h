@@ -25,8 +25,16 @@ void check_vector(const char* kernel, const char* name, const at::Tensor& t, int
 
 void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype);
 
-/// fp32, bf16 or fp64.
+/// fp32, bf16 or fp64; and check_rows.
 void check_floating(const char* kernel, const char* name, const at::Tensor& t);
+void check_floating(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
+
+struct NamedTensor {
+  const char* name;
+  const at::Tensor& tensor;
+};
+/// check_rows and check_dtype of each: shape and dtype of x.
+void check_like(const char* kernel, const at::Tensor& x, std::initializer_list<NamedTensor> tensors);
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 

@@ -89,6 +89,15 @@ void check_floating(const char* kernel, const char* name, const at::Tensor& t) {
   if (!ok) fail(kernel, name, t, "fp32, bf16 or fp64");
 }
 
+void check_floating(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes) {
+  check_rows(kernel, name, t, sizes);
+  check_floating(kernel, name, t);
+}
+
+void check_like(const char* kernel, const at::Tensor& x, std::initializer_list<NamedTensor> tensors) {
+  for (const auto& [name, tensor] : tensors) check_rows(kernel, name, tensor, x.sizes(), x.scalar_type());
+}
+
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t) {
   if (!t.is_contiguous()) fail(kernel, name, t, "contiguous memory");
 }

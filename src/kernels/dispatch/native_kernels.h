@@ -13,7 +13,6 @@
 #include "gated_norm/gated_norm_parts.h"
 #include "launch/elements.h"
 #include "lora/lora_parts.h"
-#include "output_gate/output_gate_parts.h"
 #include "quantized_weight/quantized_weight_parts.h"
 #include "rms_norm/rms_norm_parts.h"
 #include "rope/rope_parts.h"
@@ -54,8 +53,6 @@ struct NativeKernelsOf {
   decltype(&gated_norm_forward_cuda<T>) gated_norm_forward = gated_norm_forward_cuda<T>;
   decltype(&gated_norm_backward_cuda<T>) gated_norm_backward = gated_norm_backward_cuda<T>;
   decltype(&gated_norm_weight_gradient_cuda<T>) gated_norm_weight_gradient = gated_norm_weight_gradient_cuda<T>;
-  decltype(&output_gate_forward_cuda<T>) output_gate_forward = output_gate_forward_cuda<T>;
-  decltype(&output_gate_backward_cuda<T>) output_gate_backward = output_gate_backward_cuda<T>;
 };
 
 struct NativeKernels {

@@ -1,8 +1,8 @@
-// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values. On a GPU
-// in stream order: pointers are device memory. No torch.
+// Contracts in gated_activation.h; T is float or Bf16. On a GPU in stream order: pointers are device memory. No torch.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "launch/elements.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
@@ -23,33 +23,55 @@ struct GeluTanh {
   static LORA_TRAIN_INLINE float argument_slope(float x) { return kLinear + 3.0F * kCubic * x * x; }
 };
 
-/// act'(x), given sigmoid(argument(x)) and act(x).
+/// act(x) is the sigmoid itself.
+struct Sigmoid {
+  static LORA_TRAIN_INLINE float argument(float x) { return x; }
+};
 template <class Function>
-LORA_TRAIN_INLINE float activation_slope(float x, float sigmoid, float value) {
-  return sigmoid + value * (1.0F - sigmoid) * Function::argument_slope(x);
+constexpr bool kIsSigmoid = std::is_same_v<Function, Sigmoid>;
+
+/// act(x), given sigmoid(argument(x)).
+template <class Function, class T>
+LORA_TRAIN_INLINE float activation_value(float x, float sigmoid) {
+  if constexpr (kIsSigmoid<Function>) {
+    return rounded_to<T>(sigmoid);
+  } else {
+    return x * sigmoid;
+  }
 }
 
-/// Calls run(Silu()) or run(GeluTanh()).
+/// From the gradient of act(x) to that of x.
+template <class Function>
+LORA_TRAIN_INLINE float activation_gradient(float d, float x, float sigmoid) {
+  if constexpr (kIsSigmoid<Function>) {
+    return d * sigmoid * (1.0F - sigmoid);
+  } else {
+    return d * (sigmoid + x * sigmoid * (1.0F - sigmoid) * Function::argument_slope(x));
+  }
+}
+
+/// Calls run() with the function.
 template <class Run>
 void with_activation(Activation activation, const Run& run) {
+  if (activation == Activation::kSigmoid) return run(Sigmoid());
   activation == Activation::kSilu ? run(Silu()) : run(GeluTanh());
 }
 
 template <class T>
-void gated_activation_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
-                                  Activation activation);
-
-/// d_gate_up may be gate_up.
-template <class T>
-void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                                   std::int64_t F, Activation activation);
+void gated_activation_forward_cpu(Rows<const T> gate, Rows<const T> up, Rows<T> y, std::int64_t num_rows,
+                                  std::int64_t F, Activation activation);
 
 template <class T>
-void gated_activation_forward_cuda(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
-                                   Activation activation, Stream stream);
+void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate, Rows<const T> up, Rows<T> d_gate, Rows<T> d_up,
+                                   std::int64_t num_rows, std::int64_t F, Activation activation);
 
 template <class T>
-void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                                    std::int64_t F, Activation activation, Stream stream);
+void gated_activation_forward_cuda(Rows<const T> gate, Rows<const T> up, Rows<T> y, std::int64_t num_rows,
+                                   std::int64_t F, Activation activation, Stream stream);
+
+template <class T>
+void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate, Rows<const T> up, Rows<T> d_gate,
+                                    Rows<T> d_up, std::int64_t num_rows, std::int64_t F, Activation activation,
+                                    Stream stream);
 
 }  // namespace lora_train::kernels

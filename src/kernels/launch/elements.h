@@ -137,6 +137,12 @@ bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   return address % 16 == 0 && rows.stride % kFullPack<T> == 0 && width % kFullPack<T> == 0;
 }
 
+/// The same of all `rows`.
+template <class... T>
+bool all_fit_packs(std::int64_t width, Rows<T>... rows) {
+  return (fits_packs(rows, width) && ...);
+}
+
 /// The block size for a row of `packs`: a multiple of 32 between 32 and `most`.
 inline unsigned threads_for(std::int64_t packs, unsigned most) {
   const std::int64_t rounded = (packs + 31) / 32 * 32;

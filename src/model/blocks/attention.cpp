@@ -5,7 +5,7 @@
 #include "block.h"
 #include "block_shapes.h"
 #include "lora_train/kernels/aten.h"
-#include "lora_train/kernels/output_gate/output_gate.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 #include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/batch.h"
 
@@ -61,7 +61,7 @@ void apply_gate(const BlockForward& block) {
   const Projection& o = block.weights.projections[kO];
   if (block.pass.config.has_attention_gate) {
     at::Tensor gated = features(o, saved[kAttended]);
-    kernels::output_gate_forward(saved[kUngated], saved[kGate], gated);
+    kernels::gated_activation_forward(saved[kGate], saved[kUngated], gated, kernels::Activation::kSigmoid);
   }
   fill_adapter_columns(o, saved[kAttended], block.pass.linear);
 }
@@ -114,7 +114,8 @@ void gated_gradients(const BackwardPass& pass, int64_t layer, const BlockWeights
   const ModelConfig& c = pass.forward.config;
   auto& saved = activations.saved;
   const GatedViews to = split_gated(c, d_projected);
-  kernels::output_gate_backward(d_attended, saved[kUngated], saved[kGate], d_attended, saved[kGate]);
+  kernels::gated_activation_backward(d_attended, saved[kGate], saved[kUngated], saved[kGate], d_attended,
+                                     kernels::Activation::kSigmoid);
   copy_columns("join_gate", attended_heads(c, saved[kGate]), to.gate);
   at::Tensor d_qkv = pass.buffers.gradient("d_qkv", d_attended.size(0));
   attention_gradients(pass, layer, weights, activations, d_attended, d_qkv);

@@ -14,6 +14,12 @@ at::Tensor outputs(const Projection& gate_up, const BlockActivations& saved) {
   return saved.saved[kGateUpOut].narrow(1, 0, gate_up.out_features);
 }
 
+/// One half of them: 0 is the gate, 1 is up.
+at::Tensor half_of_outputs(const Projection& gate_up, const BlockActivations& saved, int64_t half) {
+  const int64_t F = gate_up.out_features / 2;
+  return saved.saved[kGateUpOut].narrow(1, half * F, F);
+}
+
 void norm(const BlockForward& block) {
   auto& saved = block.saved.saved;
   norm_and_columns(block, block.weights.small[kInputNorm], block.weights.projections[kGateUp], saved[kNormed],
@@ -30,8 +36,9 @@ void activate(const BlockForward& block) {
   auto& saved = block.saved.saved;
   const Projection& down = block.weights.projections[kDown];
   at::Tensor activated = features(down, saved[kActivated]);
-  kernels::gated_activation_forward(outputs(block.weights.projections[kGateUp], block.saved), activated,
-                                    block.pass.config.activation);
+  const Projection& gate_up = block.weights.projections[kGateUp];
+  kernels::gated_activation_forward(half_of_outputs(gate_up, block.saved, 0), half_of_outputs(gate_up, block.saved, 1),
+                                    activated, block.pass.config.activation);
   fill_adapter_columns(down, saved[kActivated], block.pass.linear);
 }
 
@@ -51,8 +58,8 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
               const at::Tensor& d_activated, at::Tensor& d_hidden, bool) {
   auto& saved = activations.saved;
   Projection& gate_up = weights.projections[kGateUp];
-  at::Tensor d_gate_up = outputs(gate_up, activations);
-  kernels::gated_activation_backward(features(weights.projections[kDown], d_activated), d_gate_up, d_gate_up,
+  at::Tensor gate = half_of_outputs(gate_up, activations, 0), up = half_of_outputs(gate_up, activations, 1);
+  kernels::gated_activation_backward(features(weights.projections[kDown], d_activated), gate, up, gate, up,
                                      pass.forward.config.activation);
   input_backward(pass, weights.small[kInputNorm], gate_up, saved[kNormed], saved[kGateUpOut], activations.input,
                  saved[kRstd], d_hidden, /*need_input_grad=*/true);

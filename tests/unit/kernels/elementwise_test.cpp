@@ -123,9 +123,9 @@ TEST_P(Dropout, ADroppedNaNIsZero) {
   EXPECT_TRUE(at::equal(x.ne(0).cpu(), is_kept));
 }
 
-const Sizes kActivationSizes = {{1, 1}, {3, 7}, {5, 33}, {65, 129}, {1, 4101}, {2, 9728}};
+const Sizes kActivationSizes = {{1, 1}, {3, 7}, {5, 33}, {65, 129}, {1, 4101}, {2, 9728}, {0, 8}};
 
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid};
 
 class GatedActivation : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(GatedActivation);
@@ -137,32 +137,54 @@ TEST_P(GatedActivation, MatchesAtensAutogradInFp64AndMayWriteInPlace) {
     for (const auto activation : kActivations) {
       SCOPED_TRACE(::testing::Message() << rows << "x" << F << " " << static_cast<int>(activation));
       const auto gate_up = place.put(uniform({rows, 2 * F}, 6) * 9), dy = place.put(uniform({rows, F}, 2));
-      const auto exact = f64(gate_up).requires_grad_(), gate = exact.slice(1, 0, F), up = exact.slice(1, F, 2 * F);
-      const auto expected = (activation == Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh")) * up;
+      const auto gate = gate_up.narrow(1, 0, F), up = gate_up.narrow(1, F, F);
+      auto y = place.empty({rows, F}), d_gate = place.empty({rows, F}), d_up = place.empty({rows, F});
+      gated_activation_forward(gate, up, y, activation);
+      gated_activation_backward(dy, gate, up, d_gate, d_up, activation);
+      const auto in_place = place.put(gate_up);
+      auto parts = in_place.chunk(2, 1);
+      gated_activation_backward(dy, parts[0], parts[1], parts[0], parts[1], activation);
+      EXPECT_TRUE(rows_are_equal(in_place, at::cat({d_gate, d_up}, 1)));
+      auto to_gate = place.put(gate), to_up = place.put(up), to_dy = place.put(dy);
+      gated_activation_forward(to_gate, to_up, to_up, activation);
+      gated_activation_backward(to_dy, to_gate, up, to_gate, to_dy, activation);
+      EXPECT_TRUE(rows_are_equal(to_up, y) && rows_are_equal(to_gate, d_gate) && rows_are_equal(to_dy, d_up));
+      if (rows == 0) continue;
+      const auto exact_gate = f64(gate).requires_grad_(), exact_up = f64(up).requires_grad_();
+      const auto expected = (activation == Activation::kSilu       ? at::silu(exact_gate)
+                             : activation == Activation::kGeluTanh ? at::gelu(exact_gate, "tanh")
+                                                                   : at::sigmoid(exact_gate)) *
+                            exact_up;
       expected.backward(f64(dy));
-      auto y = place.empty({rows, F}), d = place.empty({rows, 2 * F}), in_place = place.put(gate_up);
-      gated_activation_forward(gate_up, y, activation);
       EXPECT_TRUE(rows_are_close(y, expected.detach(), limit));
-      gated_activation_backward(dy, gate_up, d, activation);
-      EXPECT_TRUE(rows_are_close(d, exact.grad(), limit));
-      gated_activation_backward(dy, in_place, in_place, activation);
-      EXPECT_TRUE(rows_are_equal(in_place, d));
+      EXPECT_TRUE(rows_are_close(d_gate, exact_gate.grad(), limit));
+      EXPECT_TRUE(rows_are_close(d_up, exact_up.grad(), limit));
     }
   }
 }
 
 TEST_P(GatedActivation, SaturatesAndCarriesNaN) {
   for (const auto activation : kActivations) {
-    const auto gate = at::tensor({-1e4, -200.0, -120.0, -0.0, 88.5, 200.0, 1e4, std::nan("")}, at::kDouble);
-    const auto gate_up = at::cat({gate, at::ones({8}, at::kDouble)}).unsqueeze(0).to(place.options());
-    auto y = place.empty({1, 8}), expected = at::empty({1, 8}, at::kDouble), d = at::empty_like(gate_up);
-    gated_activation_forward(gate_up, y, activation);
-    gated_activation_forward_reference(f64(gate_up), expected, activation);
+    const auto values = at::tensor({-1e4, -200.0, -120.0, -0.0, 88.5, 200.0, 1e4, std::nan("")}, at::kDouble);
+    const auto gate = values.unsqueeze(0).to(place.options()), up = at::ones_like(gate);
+    auto y = at::empty_like(gate), expected = at::empty({1, 8}, at::kDouble);
+    auto d_gate = at::empty_like(gate), d_up = at::empty_like(gate);
+    gated_activation_forward(gate, up, y, activation);
+    gated_activation_forward_reference(f64(gate), f64(up), expected, activation);
     EXPECT_CLOSE(y.narrow(1, 0, 7), expected.narrow(1, 0, 7), tolerance(place.dtype));
     EXPECT_TRUE(y[0][7].isnan().item<bool>());
-    gated_activation_backward(at::ones({1, 8}, gate_up.options()), gate_up, d, activation);
-    EXPECT_EQ(d.isfinite().sum().item<int64_t>(), 14) << "all but the gradients of the NaN and its partner";
+    gated_activation_backward(up, gate, up, d_gate, d_up, activation);
+    for (const auto& d : {d_gate, d_up}) EXPECT_EQ(d.isfinite().sum().item<int64_t>(), 7) << "all but that of the NaN";
   }
+}
+
+TEST(OutputGateInBf16, RoundsTheSigmoidAsTransformersDoes) {
+  const auto x = uniform({7, 65}, 1, at::kBFloat16), gate = (uniform({7, 65}, 2) * 6).to(at::kBFloat16);
+  auto y = at::empty_like(x), dx = at::empty_like(x), d_gate = at::empty_like(x);
+  gated_activation_forward(gate, x, y, Activation::kSigmoid);
+  EXPECT_TRUE(at::equal(y, x * at::sigmoid(gate)));
+  gated_activation_backward(x, gate, x, d_gate, dx, Activation::kSigmoid);
+  EXPECT_TRUE(at::equal(dx, y));
 }
 
 TEST(Elementwise, RefusesWhatDoesNotFit) {
@@ -170,7 +192,9 @@ TEST(Elementwise, RefusesWhatDoesNotFit) {
   EXPECT_THROW(scaled_copy(at::ones({2, 4}), 1.0, y), ShapeError);
   EXPECT_THROW(scaled_copy(at::ones({4}), 1.0, strided), ShapeError);
   EXPECT_THROW(drop(x, {0}, {0}, 1.0, x), ShapeError);
-  EXPECT_THROW(gated_activation_forward(at::ones({2, 8}), y), ShapeError);
+  EXPECT_THROW(gated_activation_forward(at::ones({2, 4}), at::ones({2, 4}), y), ShapeError);
+  EXPECT_THROW(gated_activation_forward(at::ones({2, 5}), at::ones({2, 4}), y), ShapeError);
+  EXPECT_THROW(gated_activation_forward(at::ones({2, 5}), at::ones({2, 5}, at::kBFloat16), y), ShapeError);
 }
 
 }  // namespace

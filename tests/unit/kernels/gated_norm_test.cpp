@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "lora_train/kernels/output_gate/output_gate.h"
 #include "support/kernel_test.h"
 
 namespace lora_train::kernels {
@@ -112,52 +111,6 @@ TEST(GatedNorm, RefusesWhatDoesNotFit) {
   EXPECT_THROW(gated_norm_forward(x, x, at::ones({0}), 1e-6, y), ShapeError);
   EXPECT_THROW(gated_norm_forward(x, at::ones({2, 3}), at::ones({3}), 1e-6, y), ShapeError);
   EXPECT_THROW(gated_norm_forward(x, x.to(at::kBFloat16), at::ones({3}), 1e-6, y), ShapeError);
-}
-
-class OutputGate : public KernelTest {};
-LORA_TRAIN_EVERY_PLACE(OutputGate);
-
-const std::vector<std::array<int64_t, 2>> kGatedRows = {{1, 1},  {3, 7},    {65, 129}, {1, 4101},
-                                                        {5, 64}, {2, 9728}, {0, 8}};
-
-// In fp64 this is the reference.
-TEST_P(OutputGate, MatchesAtensAutogradInFp64AndMayWriteInPlace) {
-  const double limit = place.dtype == at::kFloat ? kTightFloatTolerance : tolerance(place.dtype);
-  for (const auto& [N, F] : kGatedRows) {
-    SCOPED_TRACE(::testing::Message() << N << " x " << F);
-    const auto x = place.put(uniform({N, F}, 1)), gate = place.put(uniform({N, F}, 2) * 3);
-    const auto dy = place.put(uniform({N, F}, 3));
-    auto y = place.empty({N, F}), dx = place.empty({N, F}), d_gate = place.empty({N, F});
-    output_gate_forward(x, gate, y);
-    output_gate_backward(dy, x, gate, dx, d_gate);
-    auto in_place = place.put(x), both = place.put(dy), gradient = place.put(gate);
-    output_gate_forward(in_place, gate, in_place);
-    output_gate_backward(both, x, gradient, both, gradient);
-    EXPECT_TRUE(rows_are_equal(in_place, y) && rows_are_equal(both, dx) && rows_are_equal(gradient, d_gate));
-    if (N == 0) continue;
-    const auto exact_x = f64(x).requires_grad_(), exact_gate = f64(gate).requires_grad_();
-    const auto want = exact_x * at::sigmoid(exact_gate);
-    want.backward(f64(dy));
-    EXPECT_TRUE(rows_are_close(y, want.detach(), limit));
-    EXPECT_TRUE(rows_are_close(dx, exact_x.grad(), limit));
-    EXPECT_TRUE(rows_are_close(d_gate, exact_gate.grad(), limit));
-  }
-}
-
-TEST(OutputGateInBf16, RoundsTheSigmoidAsTransformersDoes) {
-  const auto x = uniform({7, 65}, 1, at::kBFloat16), gate = (uniform({7, 65}, 2) * 6).to(at::kBFloat16);
-  auto y = at::empty_like(x), dx = at::empty_like(x), d_gate = at::empty_like(x);
-  output_gate_forward(x, gate, y);
-  EXPECT_TRUE(at::equal(y, x * at::sigmoid(gate)));
-  output_gate_backward(x, x, gate, dx, d_gate);
-  EXPECT_TRUE(at::equal(dx, y));
-}
-
-TEST(OutputGate, RefusesWhatDoesNotFit) {
-  auto y = at::empty({2, 6});
-  EXPECT_THROW(output_gate_forward(at::ones({2, 6}), at::ones({2, 5}), y), ShapeError);
-  EXPECT_THROW(output_gate_forward(at::ones({2, 6}), at::ones({2, 6}, at::kBFloat16), y), ShapeError);
-  EXPECT_THROW(output_gate_forward(at::ones({2, 5}), at::ones({2, 5}), y), ShapeError);
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 #include "lora_train/kernels/gated_norm/gated_norm.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/kernels/lora/lora.h"
-#include "lora_train/kernels/output_gate/output_gate.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "lora_train/kernels/rope/rope.h"
@@ -79,11 +78,11 @@ TEST(WorkRecord, NormReadsEachRowOnceAndMoreForTheGradientOfItsWeight) {
 }
 
 TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
-  const at::Tensor gate_up = meta({N, 2 * D}), dy = meta({N, D});
-  at::Tensor y = meta({N, D}), d_gate_up = meta({N, 2 * D});
+  const at::Tensor x = meta({N, D});
+  at::Tensor y = meta({N, D}), d = meta({N, D});
   Kept kept;
-  gated_activation_forward(gate_up, y);
-  gated_activation_backward(dy, gate_up, d_gate_up);
+  gated_activation_forward(x, x, y);
+  gated_activation_backward(x, x, x, y, d);
   kept.expect(
       {{WorkClass::kGatedActivation, 2 * kMatrix, kMatrix}, {WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix}});
 }
@@ -133,16 +132,6 @@ TEST(WorkRecord, ConvolutionAndGatedNormReadTheirInputsAgainForTheGradientsOfWei
                {WorkClass::kGatedDelta, 2 * kMatrix + 2 * E, kMatrix},
                {WorkClass::kGatedDelta, 3 * kMatrix + 2 * E, 2 * kMatrix},
                {WorkClass::kGatedDelta, 6 * kMatrix + 6 * E, 2 * kMatrix + 4 * E, 0, 3}});
-}
-
-TEST(WorkRecord, OutputGateMovesThreeAndFivePartsAFeature) {
-  const at::Tensor x = meta({N, D});
-  at::Tensor y = meta({N, D}), d = meta({N, D});
-  Kept kept;
-  output_gate_forward(x, x, y);
-  output_gate_backward(x, x, x, y, d);
-  kept.expect(
-      {{WorkClass::kGatedActivation, 2 * kMatrix, kMatrix}, {WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix}});
 }
 
 TEST(WorkRecord, RopeLeavesTheValuesAlone) {
@@ -283,7 +272,7 @@ TEST(WorkRecord, NobodyListensUnlessSet) {
   at::Tensor y = at::empty({2, 3});
   {
     Kept kept;
-    gated_activation_forward(at::ones({2, 6}), y);
+    gated_activation_forward(at::ones({2, 3}), at::ones({2, 3}), y);
     EXPECT_EQ(kept.calls.size(), 1U);
   }
   int num_described = 0;
@@ -316,9 +305,9 @@ struct NativeOnCpu {
 
 TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   const NativeOnCpu own;
-  const at::Tensor x = at::ones({N, D}), weight = at::ones({D}), gate_up = at::ones({N, 2 * D}), s = at::ones({N, 4});
+  const at::Tensor x = at::ones({N, D}), weight = at::ones({D}), s = at::ones({N, 4});
   at::Tensor y = at::empty({N, D}), rstd = at::empty({N}), dx = at::zeros({N, D}), dweight = at::zeros({D});
-  at::Tensor d_gate_up = at::empty({N, 2 * D}), bf16 = at::empty({N, D}, at::kBFloat16), picked = at::empty({2, D});
+  at::Tensor bf16 = at::empty({N, D}, at::kBFloat16), picked = at::empty({2, D});
   const at::Tensor rows = at::arange(2);
   const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
   at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
@@ -331,8 +320,8 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   rms_norm_forward(x, weight, 1e-6, y, rstd);
   rms_norm_backward(x, x, weight, rstd, dx, true, nullptr);
   rms_norm_backward(x, x, weight, rstd, dx, true, &dweight);
-  gated_activation_forward(gate_up, y);
-  gated_activation_backward(x, gate_up, d_gate_up);
+  gated_activation_forward(x, x, y);
+  gated_activation_backward(x, x, x, dx, y);
   scaled_copy(x, 2, bf16);
   gather_rows(x, rows, picked);
   scatter_rows(picked, rows, y);
@@ -355,11 +344,9 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   for (at::Tensor* of_filter : {&none, &d_filter}) causal_conv_backward(x, x, filter, sequences, dx, *of_filter);
   gated_norm_forward(x, x, weight, 1e-6, y);
   for (at::Tensor* of_weight : {&none, &dweight}) gated_norm_backward(x, x, x, weight, 1e-6, dx, y, *of_weight);
-  output_gate_forward(x, x, y);
-  output_gate_backward(x, x, x, dx, y);
   std::int64_t said = 0;
   for (const Work& work : kept.calls) said += work.num_launches;
-  EXPECT_EQ(kept.calls.size(), 22U);
+  EXPECT_EQ(kept.calls.size(), 20U);
   EXPECT_EQ(said, on_cpu::num_launches() - before);
 }
 

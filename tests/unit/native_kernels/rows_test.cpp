@@ -7,7 +7,6 @@
 #include "kernels/embedding/embedding_parts.h"
 #include "kernels/gated_activation/gated_activation_parts.h"
 #include "kernels/gated_norm/gated_norm_parts.h"
-#include "kernels/output_gate/output_gate_parts.h"
 #include "kernels/rms_norm/rms_norm_parts.h"
 #include "kernels/sampling/sampling_parts.h"
 #include "support/guarded.h"
@@ -61,56 +60,34 @@ TEST(DropoutCuda, StaysInItsRows) {
 
 TEST(GatedActivationCuda, StaysInItsRows) {
   for_each_shape_and_type([]<class T>(const RowShape& s, T) {
-    const RowShape wide = {s.num_rows, 2 * s.width, s.gap, s.is_aligned};
-    Guarded<T> gate_up(wide), d(wide), y(s), dy(s);
-    gate_up.fill_uniform(1);
-    dy.fill_uniform(2);
-    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    Guarded<T> gate(s), up(s), dy(s), y(s), d_gate(s), d_up(s);
+    for (auto* input : {&gate, &up, &dy}) input->fill_uniform(1);
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid}) {
       const auto forward = [&] {
-        gated_activation_forward_cuda(gate_up.read(), y.rows(), s.num_rows, s.width, activation, nullptr);
+        gated_activation_forward_cuda(gate.read(), up.read(), y.rows(), s.num_rows, s.width, activation, nullptr);
       };
-      const auto backward = [&](Guarded<T>& to) {
-        gated_activation_backward_cuda(dy.read(), gate_up.read(), to.rows(), s.num_rows, s.width, activation, nullptr);
+      const auto backward = [&](Guarded<T>& to_gate, Guarded<T>& to_up) {
+        gated_activation_backward_cuda(dy.read(), gate.read(), up.read(), to_gate.rows(), to_up.rows(), s.num_rows,
+                                       s.width, activation, nullptr);
       };
-      expect_guarded(forward, {&y}, {&gate_up});
-      expect_guarded([&] { backward(d); }, {&d}, {&gate_up, &dy});
+      expect_guarded(forward, {&y}, {&gate, &up});
+      expect_guarded([&] { backward(d_gate, d_up); }, {&d_gate, &d_up}, {&dy, &gate, &up});
       const auto in_place = [&] {
-        gate_up.fill_uniform(1);
-        backward(gate_up);
+        for (auto* input : {&gate, &dy}) input->fill_uniform(1);
+        backward(gate, dy);
       };
-      expect_guarded(in_place, {&gate_up}, {&dy});
+      expect_guarded(in_place, {&gate, &dy}, {&up});
     }
   });
 }
 
 TEST(GatedActivationCuda, NothingToDoLaunchesNothing) {
-  Guarded<float> gate_up(1, 8), y(1, 4);
+  Guarded<float> x(1, 4), y(1, 4);
   const auto before = num_launches();
-  gated_activation_forward_cuda(gate_up.read(), y.rows(), 0, 4, Activation::kSilu, nullptr);
-  gated_activation_forward_cuda(gate_up.read(), y.rows(), 1, 0, Activation::kSilu, nullptr);
-  gated_activation_backward_cuda(y.read(), gate_up.read(), gate_up.rows(), 1, 0, Activation::kSilu, nullptr);
+  gated_activation_forward_cuda(x.read(), x.read(), y.rows(), 0, 4, Activation::kSilu, nullptr);
+  gated_activation_forward_cuda(x.read(), x.read(), y.rows(), 1, 0, Activation::kSilu, nullptr);
+  gated_activation_backward_cuda(y.read(), x.read(), x.read(), x.rows(), y.rows(), 1, 0, Activation::kSilu, nullptr);
   EXPECT_EQ(num_launches(), before);
-}
-
-TEST(OutputGateCuda, StaysInItsRows) {
-  for_each_shape_and_type([]<class T>(const RowShape& s, T) {
-    Guarded<T> x(s), gate(s), dy(s), y(s), dx(s), d_gate(s);
-    for (auto* input : {&x, &gate, &dy}) input->fill_uniform(1);
-    const auto forward = [&] {
-      output_gate_forward_cuda(x.read(), gate.read(), y.rows(), s.num_rows, s.width, nullptr);
-    };
-    const auto backward = [&](Guarded<T>& to, Guarded<T>& to_gate) {
-      output_gate_backward_cuda(dy.read(), x.read(), gate.read(), to.rows(), to_gate.rows(), s.num_rows, s.width,
-                                nullptr);
-    };
-    expect_guarded(forward, {&y}, {&x, &gate});
-    expect_guarded([&] { backward(dx, d_gate); }, {&dx, &d_gate}, {&dy, &x, &gate});
-    const auto in_place = [&] {
-      for (auto* input : {&gate, &dy}) input->fill_uniform(1);
-      backward(dy, gate);
-    };
-    expect_guarded(in_place, {&dy, &gate}, {&x});
-  });
 }
 
 // Heads that take one lane and a whole warp, leave lanes idle (80), or have several packs a lane (580); more of them than
