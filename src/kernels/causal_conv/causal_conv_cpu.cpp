@@ -7,36 +7,41 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kColumns = 512;  // channels at a time: what is kept of them fits the first cache
+constexpr std::int64_t kColumns = 512;     // channels at a time: what is kept of them fits the first cache
+constexpr std::int64_t kBlockTokens = 64;  // summed apart, which keeps long sums accurate
 
-/// [kTaps] rows of columns of the filter; the first are zero where it has fewer taps.
 template <int kTaps>
 using FilterRows = float[kTaps][kColumns];
-
-template <int kTaps, class T>
-void load_filter(const ConvFilter<T>& filter, std::int64_t c, std::int64_t width, FilterRows<kTaps>& rows) {
-  const int missing = kTaps - filter.taps;
-  for (int j = 0; j < kTaps; ++j) {
-    for (std::int64_t i = 0; i < width; ++i) {
-      rows[j][i] = j < missing ? 0.0F : load(filter.weight + (c + i) * filter.taps + j - missing);
-    }
-  }
-}
 
 /// The inputs of one output, oldest first.
 template <int kTaps, class T>
 using Inputs = const T* [kTaps];
 
-/// Columns from c of the inputs of token n. `before` are those before the sequence begins. A tap that the filter lacks
-/// reads the oldest of them: zeros.
+/// Channels [c, c + width) of the filter, and their inputs before the sequence begins.
 template <int kTaps, class T>
-void find_inputs(Rows<const T> x, std::int64_t c, std::int64_t n, std::int64_t start, const T (*before)[kColumns],
-                 int taps, Inputs<kTaps, T>& inputs) {
-  for (int j = 0; j < kTaps; ++j) {
-    const std::int64_t at = n - kTaps + 1 + j, back = at - start;
-    inputs[j] = j < kTaps - taps ? before[0] : back >= 0 ? x[at] + c : before[back + kTaps - 1];
+struct Columns {
+  std::int64_t c, width;
+  int missing;  ///< taps
+  FilterRows<kTaps> filter;
+  T before[kTaps - 1][kColumns] = {};
+
+  Columns(const ConvFilter<T>& from, std::int64_t first)
+      : c(first), width(std::min(kColumns, from.channels - first)), missing(kTaps - from.taps) {
+    for (int j = 0; j < kTaps; ++j) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        filter[j][i] = j < missing ? 0.0F : load(from.weight + (c + i) * from.taps + j - missing);
+      }
+    }
   }
-}
+
+  /// Of token n. A tap that the filter lacks reads the oldest inputs before the sequence: zeros.
+  void find_inputs(Rows<const T> x, std::int64_t n, std::int64_t start, Inputs<kTaps, T>& inputs) const {
+    for (int j = 0; j < kTaps; ++j) {
+      const std::int64_t at = n - kTaps + 1 + j, back = at - start;
+      inputs[j] = j < missing ? before[0] : back >= 0 ? x[at] + c : before[back + kTaps - 1];
+    }
+  }
+};
 
 template <int kTaps, class T>
 LORA_TRAIN_INLINE float convolve(const Inputs<kTaps, T>& inputs, const FilterRows<kTaps>& filter, std::int64_t i) {
@@ -100,28 +105,24 @@ void for_each_piece(const HostRanges& sequences, std::int64_t begin, std::int64_
 }
 
 template <int kTaps, class T>
-void forward_range(Rows<const T> x, const ConvFilter<T>& filter, const HostRanges& sequences, Rows<T> state, Rows<T> y,
-                   std::int64_t begin, std::int64_t end) {
+void forward_tile(Rows<const T> x, const ConvFilter<T>& filter, const HostRanges& sequences, Rows<T> state, Rows<T> y,
+                  std::int64_t c, std::int64_t begin, std::int64_t end) {
   const int kept = filter.taps - 1;
-  for (std::int64_t c = 0; c < filter.channels; c += kColumns) {
-    const std::int64_t width = std::min(kColumns, filter.channels - c);
-    FilterRows<kTaps> rows;
-    load_filter<kTaps>(filter, c, width, rows);
-    T before[kTaps - 1][kColumns] = {};
-    for_each_piece(sequences, begin, end, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
-      const std::int64_t start = sequences.cu[s];
-      if (sequences.state_rows != nullptr && first - start < kept) {
-        const T* const from = state[sequences.state_rows[s]] + c * kept;
-        for (std::int64_t i = 0; i < width * kept; ++i) before[kTaps - filter.taps + i % kept][i / kept] = from[i];
+  Columns<kTaps, T> columns(filter, c);
+  for_each_piece(sequences, begin, end, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
+    const std::int64_t start = sequences.cu[s];
+    if (sequences.state_rows != nullptr && first - start < kept) {
+      const T* const from = state[sequences.state_rows[s]] + c * kept;
+      for (std::int64_t i = 0; i < columns.width * kept; ++i) {
+        columns.before[columns.missing + i % kept][i / kept] = from[i];
       }
-      for (std::int64_t n = first; n < last; ++n) {
-        Inputs<kTaps, T> inputs;
-        find_inputs<kTaps>(x, c, n, start, before, filter.taps, inputs);
-        forward_row<kTaps>(inputs, rows, y[n] + c, width);
-      }
-    });
-  }
-  clear_rest(sequences, begin, end, y, filter.channels);
+    }
+    for (std::int64_t n = first; n < last; ++n) {
+      Inputs<kTaps, T> inputs;
+      columns.find_inputs(x, n, start, inputs);
+      forward_row<kTaps>(inputs, columns.filter, y[n] + c, columns.width);
+    }
+  });
 }
 
 /// Moves the last inputs of every sequence into its state, where a short one leaves some of the old.
@@ -142,93 +143,79 @@ void keep_last_inputs(Rows<const T> x, const ConvFilter<T>& filter, const HostRa
   });
 }
 
-constexpr std::int64_t kBlockTokens = 64;  // summed apart, which keeps long sums accurate
-
-/// Gradients of tokens [begin, end) and channels [c, c + width); dweight is null or gets those of all tokens.
+/// dweight is null or gets the gradients of all tokens.
 template <int kTaps, class T>
-class BackwardColumns {
- public:
-  BackwardColumns(const ConvFilter<T>& filter, std::int64_t c, float* dweight)
-      : filter_(filter), c_(c), width_(std::min(kColumns, filter.channels - c)), dweight_(dweight) {
-    load_filter<kTaps>(filter, c, width_, rows_);
-  }
-
-  void run(Rows<const T> dy, Rows<const T> x, const HostRanges& sequences, Rows<T> dx, std::int64_t begin,
-           std::int64_t end) {
-    for_each_piece(sequences, begin, end, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
-      for (std::int64_t n = first; n < last + kTaps - 1; ++n) {
-        float* const dc = dc_[n % kTaps];
-        if (n < sequences.cu[s + 1]) {
-          Inputs<kTaps, T> inputs;
-          find_inputs<kTaps>(x, c_, n, sequences.cu[s], zeros_, filter_.taps, inputs);
-          sum_gradient_row<kTaps>(inputs, rows_, dy[n] + c_, dc, width_);
-          if (dweight_ != nullptr) {
-            add_filter_gradient<kTaps>(inputs, dc, sums_, width_);
-            if (n % kBlockTokens == kBlockTokens - 1) flush();
-          }
-        } else {
-          std::fill_n(dc, width_, 0.0F);
-        }
-        const std::int64_t done = n - kTaps + 1;  // all that it needs is there
-        if (done < first) continue;
-        Inputs<kTaps, float> after;
-        for (int j = 0; j < kTaps; ++j) after[j] = dc_[(done + j) % kTaps];
-        input_gradient_row<kTaps>(after, rows_, dx[done] + c_, width_);
-      }
-    });
-    if (dweight_ != nullptr) flush();
-  }
-
- private:
-  void flush() {
-    const int taps = filter_.taps;
-    for (int j = 0; j < taps; ++j) {
-      float* const sums = sums_[kTaps - taps + j];
-      for (std::int64_t i = 0; i < width_; ++i) dweight_[(c_ + i) * taps + j] += sums[i];
-      std::fill_n(sums, width_, 0.0F);
+void backward_tile(Rows<const T> dy, Rows<const T> x, const ConvFilter<T>& filter, const HostRanges& sequences,
+                   Rows<T> dx, float* dweight, std::int64_t c, std::int64_t begin, std::int64_t end) {
+  const Columns<kTaps, T> columns(filter, c);
+  const std::int64_t width = columns.width;
+  FilterRows<kTaps> sums = {}, last_dc;  // last_dc: of the last kTaps tokens
+  const auto flush = [&] {
+    for (int j = columns.missing; j < kTaps; ++j) {
+      for (std::int64_t i = 0; i < width; ++i) dweight[(c + i) * filter.taps + j - columns.missing] += sums[j][i];
+      std::fill_n(sums[j], width, 0.0F);
     }
-  }
+  };
+  for_each_piece(sequences, begin, end, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
+    for (std::int64_t n = first; n < last + kTaps - 1; ++n) {
+      float* const dc = last_dc[n % kTaps];
+      if (n < sequences.cu[s + 1]) {
+        Inputs<kTaps, T> inputs;
+        columns.find_inputs(x, n, sequences.cu[s], inputs);
+        sum_gradient_row<kTaps>(inputs, columns.filter, dy[n] + c, dc, width);
+        if (dweight != nullptr) {
+          add_filter_gradient<kTaps>(inputs, dc, sums, width);
+          if (n % kBlockTokens == kBlockTokens - 1) flush();
+        }
+      } else {
+        std::fill_n(dc, width, 0.0F);
+      }
+      const std::int64_t done = n - kTaps + 1;  // all that it needs is there
+      if (done < first) continue;
+      Inputs<kTaps, float> after;
+      for (int j = 0; j < kTaps; ++j) after[j] = last_dc[(done + j) % kTaps];
+      input_gradient_row<kTaps>(after, columns.filter, dx[done] + c, width);
+    }
+  });
+  if (dweight != nullptr) flush();
+}
 
-  const ConvFilter<T>& filter_;
-  std::int64_t c_, width_;
-  float* dweight_;
-  FilterRows<kTaps> rows_, sums_ = {}, dc_;  ///< dc_: the gradients of the sums of the last kTaps tokens
-  T zeros_[kTaps - 1][kColumns] = {};
-};
+/// Calls run(number of taps, c, begin, end) in parallel, for kColumns channels from c and block_tokens tokens at a time;
+/// then clears the rest of `to`.
+template <class T, class Run>
+void for_each_tile(const ConvFilter<T>& filter, const HostRanges& sequences, std::int64_t block_tokens, Rows<T> to,
+                   const Run& run) {
+  const std::int64_t num_tokens = sequences.num_tokens, num_tiles = (filter.channels + kColumns - 1) / kColumns;
+  const std::int64_t num_blocks = num_tokens == 0 ? 0 : (num_tokens + block_tokens - 1) / block_tokens;
+  const std::int64_t grain = row_grain(std::min(block_tokens, num_tokens) * filter.taps * kColumns);
+  parallel_ranges(num_blocks * num_tiles, grain, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t begin = i / num_tiles * block_tokens, end = std::min(begin + block_tokens, num_tokens);
+      with_conv_taps(filter.taps, [&](auto taps) { run(taps, i % num_tiles * kColumns, begin, end); });
+    }
+  });
+  clear_rest(sequences, 0, num_tokens, to, filter.channels);
+}
 
 }  // namespace
 
 template <class T>
 void causal_conv_forward_cpu(Rows<const T> x, ConvFilter<T> filter, HostRanges sequences, Rows<T> state, Rows<T> y) {
-  with_conv_taps(filter.taps, [&]<int kTaps>(ConvTaps<kTaps>) {
-    parallel_ranges(sequences.num_tokens, row_grain(filter.taps * filter.channels),
-                    [&](std::int64_t begin, std::int64_t end) {
-                      forward_range<kTaps>(x, filter, sequences, state, y, begin, end);
-                    });
-  });
+  const auto run = [&]<int kTaps>(ConvTaps<kTaps>, std::int64_t c, std::int64_t begin, std::int64_t end) {
+    forward_tile<kTaps>(x, filter, sequences, state, y, c, begin, end);
+  };
+  for_each_tile(filter, sequences, 2 * kBlockTokens, y, run);
   if (sequences.state_rows != nullptr) keep_last_inputs(x, filter, sequences, state);
 }
 
 template <class T>
 void causal_conv_backward_cpu(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, HostRanges sequences, Rows<T> dx,
                               float* dweight) {
-  const std::int64_t C = filter.channels, num_tokens = sequences.num_tokens;
-  with_conv_taps(filter.taps, [&]<int kTaps>(ConvTaps<kTaps>) {
-    const auto run = [&](std::int64_t begin, std::int64_t end, std::int64_t c) {
-      BackwardColumns<kTaps, T>(filter, c, dweight).run(dy, x, sequences, dx, begin, end);
-    };
-    if (dweight != nullptr) {  // threads own columns, so that a sum has the same order for any number of them
-      const std::int64_t num_tiles = (C + kColumns - 1) / kColumns;
-      parallel_ranges(num_tiles, row_grain(kColumns * num_tokens), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t tile = begin; tile < end; ++tile) run(0, num_tokens, tile * kColumns);
-      });
-      return clear_rest(sequences, 0, num_tokens, dx, C);
-    }
-    parallel_ranges(num_tokens, row_grain(2 * filter.taps * C), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t c = 0; c < C; c += kColumns) run(begin, end, c);
-      clear_rest(sequences, begin, end, dx, C);
-    });
-  });
+  const auto run = [&]<int kTaps>(ConvTaps<kTaps>, std::int64_t c, std::int64_t begin, std::int64_t end) {
+    backward_tile<kTaps>(dy, x, filter, sequences, dx, dweight, c, begin, end);
+  };
+  // Threads own columns of dweight, so that a sum has the same order for any number of them.
+  for_each_tile(filter, sequences, dweight != nullptr ? sequences.num_tokens : 4 * kBlockTokens, dx, run);
 }
 
 LORA_TRAIN_INSTANTIATE(causal_conv_forward_cpu);
