@@ -19,8 +19,7 @@ void check_gated_delta(const char* kernel, const GatedDeltaSizes& sizes, const G
     throw ShapeError(kernel, "{} value heads of {} cannot share {} key heads of {}", sizes.value_heads,
                      sizes.value_size, sizes.key_heads, sizes.key_size);
   }
-  check_rows(kernel, "qkv", inputs.qkv, {-1, sizes.qkv_width()});
-  check_floating(kernel, "qkv", inputs.qkv);
+  check_floating(kernel, "qkv", inputs.qkv, {-1, sizes.qkv_width()});
   const std::int64_t N = inputs.qkv.size(0), heads = sizes.value_heads;
   check_rows(kernel, "a", inputs.a, {N, heads}, inputs.qkv.scalar_type());
   check_rows(kernel, "b", inputs.b, {N, heads}, inputs.qkv.scalar_type());

@@ -5,34 +5,10 @@
 namespace lora_train::kernels {
 namespace {
 
-// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
-#if defined(__x86_64__)
-struct MachineV4 {
-  typedef float Vector __attribute__((vector_size(64)));
-  static constexpr int kRows = 8;
-  template <auto kFunction, class... Arguments>
-  __attribute__((noinline, target("arch=x86-64-v4"))) static void call(Arguments&&... arguments) {
-    kFunction(arguments...);
-  }
-};
-struct MachineV3 {
-  typedef float Vector __attribute__((vector_size(32)));
-  static constexpr int kRows = 4;
-  template <auto kFunction, class... Arguments>
-  __attribute__((noinline, target("arch=x86-64-v3"))) static void call(Arguments&&... arguments) {
-    kFunction(arguments...);
-  }
-};
-#endif
-
 template <class Call>
 void run_tasks(const Call& call) {
   parallel_ranges(call.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end) {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("x86-64-v4")) return call.template run<MachineV4>(begin, end);
-    if (__builtin_cpu_supports("x86-64-v3")) return call.template run<MachineV3>(begin, end);
-#endif
-    call.template run<chunked::AnyMachine<float>>(begin, end);
+    on_this_machine([&]<class Machine>(Machine) { call.template run<Machine>(begin, end); });
   });
 }
 
@@ -41,8 +17,8 @@ void run_tasks(const Call& call) {
 template <class T>
 void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences, float* state,
                              Rows<T> out) {
-  run_tasks(chunked::ForwardCall<float, T>{shape, inputs, sequences, state, out});
-  clear_rest(sequences, 0, sequences.num_tokens, out, shape.value_heads * shape.value_size);
+  run_tasks(chunked::ForwardCall<float, T>{{shape, inputs, sequences}, state, out});
+  clear_rest(sequences, 0, sequences.num_tokens, out, shape.value_width());
 }
 
 template <class T>
@@ -51,9 +27,8 @@ void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, H
   const std::int64_t heads = shape.value_heads;
   static thread_local std::vector<double> sums;
   sums.resize(static_cast<std::size_t>(2 * sequences.count * heads));
-  run_tasks(chunked::BackwardCall<float, T>{shape, inputs, sequences, d_out, scratch, gradients, sums.data()});
-  clear_rest(sequences, 0, sequences.num_tokens, gradients.qkv,
-             2 * shape.key_heads * shape.key_size + heads * shape.value_size);
+  run_tasks(chunked::BackwardCall<float, T>{{shape, inputs, sequences}, d_out, scratch, gradients, sums.data()});
+  clear_rest(sequences, 0, sequences.num_tokens, gradients.qkv, shape.qkv_width());
   clear_rest(sequences, 0, sequences.num_tokens, gradients.a, heads);
   clear_rest(sequences, 0, sequences.num_tokens, gradients.b, heads);
   for (std::int64_t h = 0; h < heads; ++h) {

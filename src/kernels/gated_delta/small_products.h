@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launch/elements.h"
+#include "launch/machine.h"
 
 namespace lora_train::kernels::chunked {
 
@@ -66,14 +67,6 @@ struct Product {
   Triangle triangle = Triangle::kNone;
 };
 
-/// Without it gcc loads a value again for every product, and loads become the limit.
-template <class Vector>
-LORA_TRAIN_INLINE void hold_in_register(Vector& value) {
-#if defined(__x86_64__)
-  if constexpr (sizeof(Vector) > 16) asm("" : "+v"(value));
-#endif
-}
-
 /// Rows [i, i + kRows), kVectors vectors of columns from j, over [begin, end) of the inner dimension.
 template <class Vector, int kRows, int kVectors, class F>
 LORA_TRAIN_INLINE void multiply_tile(const Product<F>& p, std::int64_t i, std::int64_t j, std::int64_t begin,
@@ -87,7 +80,7 @@ LORA_TRAIN_INLINE void multiply_tile(const Product<F>& p, std::int64_t i, std::i
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       std::memcpy(&row[v], right + v * kLanes, sizeof row[v]);
-      hold_in_register(row[v]);
+      if constexpr (sizeof(Vector) > 16) hold_in_register(row[v]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -159,17 +152,6 @@ LORA_TRAIN_INLINE void transpose(Rows<F> from, std::int64_t rows, std::int64_t c
     }
   }
 }
-
-/// A machine has vectors, tiles of kRows, and call(), which compiles a function for it; this one any machine.
-template <class F>
-struct AnyMachine {
-  typedef F Vector __attribute__((vector_size(16)));
-  static constexpr int kRows = 4;
-  template <auto kFunction, class... Arguments>
-  __attribute__((noinline)) static void call(Arguments&&... arguments) {
-    kFunction(arguments...);
-  }
-};
 
 template <class Machine, class F>
 LORA_TRAIN_INLINE void multiply(const Product<F>& p) {

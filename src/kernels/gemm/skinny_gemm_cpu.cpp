@@ -9,6 +9,7 @@
 
 #include "gemm_parts.h"
 #include "launch/elements.h"
+#include "launch/machine.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
@@ -204,14 +205,6 @@ struct ChunkRows {
   std::int64_t stride;
 };
 
-// Without it gcc loads a value again for every product, and loads become the limit.
-template <class Vector>
-LORA_TRAIN_INLINE void keep_in_register(Vector& value) {
-#if defined(__x86_64__)
-  asm("" : "+v"(value));
-#endif
-}
-
 /// Adds `num_steps` steps to the sums of kTileOutputs x kTileRows, from output `output` and row `row` of the block.
 template <int kTileOutputs, int kTileRows, class Vector>
 LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t num_steps, BlockSums<Vector>& block,
@@ -230,7 +223,7 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
       for (int o = 0; o < kTileOutputs; ++o) {
         Vector weight;
         std::memcpy(&weight, weights.data + o * weights.stride + k, sizeof weight);
-        keep_in_register(weight);
+        hold_in_register(weight);
 #pragma GCC unroll 8
         for (int r = 0; r < kTileRows; ++r) sums[o][r][half] += weight * features[r];
       }
@@ -329,53 +322,25 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
   for (; n < end; ++n) outputs<Vector, 1>(call, n);
 }
 
-// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
-#if defined(__x86_64__)
-template <class Product>
-__attribute__((target("arch=x86-64-v4"))) void range_v4(const Call<Product>& call, std::int64_t begin,
-                                                        std::int64_t end) {
-  range<Vector16>(call, begin, end);
-}
-template <class Product>
-__attribute__((target("arch=x86-64-v3"))) void range_v3(const Call<Product>& call, std::int64_t begin,
-                                                        std::int64_t end) {
-  range<Vector8>(call, begin, end);
-}
-bool has_v4() { return __builtin_cpu_supports("x86-64-v4"); }
-bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
-#else
-bool has_v4() { return false; }
-bool has_v3() { return false; }
-#endif
-template <class Product>
-void range_any(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
-  range<Vector4>(call, begin, end);
-}
-
-template <class Product>
-void range_here(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
-#if defined(__x86_64__)
-  if (has_v4()) return range_v4(call, begin, end);
-  if (has_v3()) return range_v3(call, begin, end);
-#endif
-  range_any(call, begin, end);
-}
-
 }  // namespace
 
 template <class X, class W, class Y>
 void skinny_gemm_cpu(const SkinnyGemm<X, W, Y>& p) {
-  const PackedRows x = pack<W>(p.x, p.M, p.K, has_v4() ? 16 : (has_v3() ? 8 : 4));
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
-  parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-    range_here(Call<SkinnyGemm<X, W, Y>>{p, x}, begin * kOutputs, std::min(end * kOutputs, p.N));
+  on_this_machine([&]<class Machine>(Machine) {
+    using Vector = typename Machine::Vector;
+    const PackedRows x = pack<W>(p.x, p.M, p.K, kLanes<Vector>);
+    const Call<SkinnyGemm<X, W, Y>> call{p, x};
+    parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+      Machine::template call<range<Vector, SkinnyGemm<X, W, Y>>>(call, begin * kOutputs, std::min(end * kOutputs, p.N));
+    });
   });
 }
 
 bool has_bf16_gemm() {
 #if defined(__x86_64__)
-  return has_v4();
+  return __builtin_cpu_supports("x86-64-v4");
 #else
   return true;
 #endif

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launch/elements.h"
+#include "launch/machine.h"
 #include "lora_parts.h"
 #include "lora_train/kernels/launch/parallel.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kRows = 64;     // per block: its tile fits L1, its pages fit the L1 TLB
 constexpr std::int64_t kColumns = 64;  // per tile: four cache lines of fp32
-constexpr std::int64_t kRanks = 4;     // sums per column held in registers together
+constexpr int kRanks = 4;              // sums per column held in registers together
 
 /// Columns [first, last) of big [N, C] and the thin matrix as fp32 [N, ranks], padded to a multiple of kRanks.
 template <class T>
@@ -86,8 +87,10 @@ LORA_TRAIN_INLINE void pack_tile(Rows<const T> big, std::int64_t n, std::int64_t
   }
 }
 
-template <class Vector, int kVectors, class T>
+template <class Machine, class T>
 LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
+  using Vector = typename Machine::Vector;
+  constexpr int kVectors = 2 * Machine::kRows / kRanks;
   constexpr std::int64_t kStep = kVectors * static_cast<std::int64_t>(sizeof(Vector) / sizeof(float));
   alignas(64) float packed[kRows * kColumns];
   alignas(64) float edge[kRanks * kColumns];
@@ -132,37 +135,6 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
   }
 }
 
-// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
-typedef float Vector8 __attribute__((vector_size(32)));
-#if defined(__x86_64__)
-typedef float Vector16 __attribute__((vector_size(64)));
-template <class T>
-__attribute__((target("arch=x86-64-v4"))) void multiply_v4(const Product<T>& p) {
-  multiply<Vector16, 4>(p);
-}
-template <class T>
-__attribute__((target("arch=x86-64-v3"))) void multiply_v3(const Product<T>& p) {
-  multiply<Vector8, 2>(p);
-}
-#endif
-template <class T>
-void multiply_any(const Product<T>& p) {
-  multiply<Vector8, 1>(p);
-}
-
-template <class T>
-void multiply_here(const Product<T>& p) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("x86-64-v4")) {
-    return multiply_v4(p);
-  }
-  if (__builtin_cpu_supports("x86-64-v3")) {
-    return multiply_v3(p);
-  }
-#endif
-  multiply_any(p);
-}
-
 /// add(sums, first, last): takes thin^T big of columns [first, last), [at least R, last - first].
 template <class Add>
 void for_column_ranges_amx(Rows<const Bf16> big, Rows<const Bf16> thin, std::int64_t N, std::int64_t C, std::int64_t R,
@@ -195,7 +167,8 @@ void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, st
   parallel_ranges(num_tiles, row_grain(kColumns * N), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kColumns, last = std::min(end * kColumns, C);
     std::vector<float> sums(static_cast<std::size_t>(ranks * (last - first)));
-    multiply_here(Product<T>{big, thin_fp32.data(), N, ranks, first, last, sums.data()});
+    const Product<T> product{big, thin_fp32.data(), N, ranks, first, last, sums.data()};
+    on_this_machine([&]<class Machine>(Machine) { Machine::template call<multiply<Machine, T>>(product); });
     add(sums.data(), first, last);
   });
 }

@@ -320,21 +320,18 @@ TEST(GatedDeltaInChunks, MatchesTheRecurrenceToRoundingInFp64) {
   for (const int64_t chunk : {16, 32, 64}) {
     DeltaCase got = want;
     got.make_outputs();
-    const chunked::ForwardCall<double, double> forward{shape, inputs, ranges, nullptr, rows(got.out), chunk};
-    forward.run<chunked::AnyMachine<double>>(0, forward.num_tasks());
+    const chunked::ForwardCall<double, double> forward{{shape, inputs, ranges, chunk}, nullptr, rows(got.out)};
+    forward.run<AnyMachine<double>>(0, forward.num_tasks());
     EXPECT_CLOSE(got.out, want.out, 1e-12) << chunk;
     std::vector<double> sums(static_cast<std::size_t>(2 * ranges.count * s.value_heads));
     at::Tensor scratch = at::empty({want.N / chunk * s.value_heads * s.key_size * s.value_size}, at::kDouble);
     const chunked::BackwardCall<double, double> backward{
-        shape,
-        inputs,
-        ranges,
+        {shape, inputs, ranges, chunk},
         read(want.d_out),
         scratch.mutable_data_ptr<double>(),
         {rows(got.gradients.qkv), rows(got.gradients.a), rows(got.gradients.b), nullptr, nullptr},
-        sums.data(),
-        chunk};
-    backward.run<chunked::AnyMachine<double>>(0, backward.num_tasks());
+        sums.data()};
+    backward.run<AnyMachine<double>>(0, backward.num_tasks());
     for (std::size_t i = 0; i < 5; ++i) EXPECT_CLOSE(got.parts()[i], want.parts()[i], 1e-12) << kParts[i] << chunk;
     const at::Tensor of_heads = at::tensor(sums, at::kDouble).view({ranges.count, s.value_heads, 2}).sum(0);
     EXPECT_CLOSE(of_heads.select(1, 0), want.parts()[5], 1e-12) << chunk;
