@@ -66,8 +66,7 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
                        double scale) {
   constexpr auto kName = "embedding_forward";
   check_vector(kName, "ids", ids, -1, at::kInt);
-  check_rows(kName, "weight", weight, {-1, -1});
-  check_floating(kName, "weight", weight);
+  check_floating(kName, "weight", weight, {-1, -1});
   check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
   const bool widens = weight.is_cpu() && is_widened(weight, out);
   if (!widens) check_dtype(kName, "out", out, weight.scalar_type());
@@ -92,8 +91,7 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
                         const at::Tensor& order, double scale) {
   constexpr auto kName = "embedding_backward";
   check_vector(kName, "ids", ids, -1, at::kInt);
-  check_rows(kName, "dout", dout, {ids.size(0), -1});
-  check_floating(kName, "dout", dout);
+  check_floating(kName, "dout", dout, {ids.size(0), -1});
   if (rows.indices.defined()) {
     check_trainable(kName, rows, dout.size(1));
     check_rows(kName, "rows.grads", rows.grads, rows.values.sizes(), at::kFloat);
@@ -145,8 +143,7 @@ namespace {
 /// `picked` has one row for each of `rows`, `whole` any number.
 void check_pair(const char* kernel, const at::Tensor& whole, const at::Tensor& rows, const at::Tensor& picked) {
   check_vector(kernel, "rows", rows, -1, at::kLong);
-  check_rows(kernel, "all rows", whole, {-1, -1});
-  check_floating(kernel, "all rows", whole);
+  check_floating(kernel, "all rows", whole, {-1, -1});
   check_rows(kernel, "picked rows", picked, {rows.size(0), whole.size(1)}, whole.scalar_type());
 }
 

@@ -14,8 +14,7 @@ GatedNormShape gated_norm_shape(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 void check_gated_norm(const char* kernel, const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight) {
-  check_rows(kernel, "x", x, {-1, -1});
-  check_floating(kernel, "x", x);
+  check_floating(kernel, "x", x, {-1, -1});
   check_shape(kernel, "weight", weight, {-1});
   const std::int64_t E = weight.size(0);
   if (E == 0 || x.size(1) % E != 0) {

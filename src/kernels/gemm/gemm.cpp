@@ -129,8 +129,7 @@ void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                      const at::Tensor& y) {
   constexpr auto kName = "skinny_gemm";
-  check_rows(kName, "x", x, {-1, -1});
-  check_floating(kName, "x", x);
+  check_floating(kName, "x", x, {-1, -1});
   check_rows(kName, "weight", weight, {-1, x.size(1)});
   if (!is_widened(weight, x)) check_dtype(kName, "weight", weight, x.scalar_type());
   check_rows(kName, "y", y, {x.size(0), weight.size(0)});

@@ -16,8 +16,7 @@ namespace {
 template <class Shape>
 void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& thin,
                    const std::vector<LoraPart>& parts, const Shape& shape) {
-  check_rows(kernel, "big side", big, {-1, -1});
-  check_floating(kernel, "big side", big);
+  check_floating(kernel, "big side", big, {-1, -1});
   check_rows(kernel, "thin side", thin, {big.size(0), -1}, big.scalar_type());
   if (parts.size() > kMaxLoraTargets) throw ShapeError(kernel, "more parts than a projection has linears");
   for (const LoraPart& part : parts) {

@@ -10,8 +10,7 @@ namespace lora_train::kernels {
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
                       double weight_offset, const at::Tensor& residual) {
   const char* const name = residual.defined() ? "rms_norm_add_forward" : "rms_norm_forward";
-  check_rows(name, "x", x, {-1, -1});
-  check_floating(name, "x", x);
+  check_floating(name, "x", x, {-1, -1});
   check_rows(name, "weight", weight, {x.size(1)}, x.scalar_type());
   check_rows(name, "y", y, x.sizes(), x.scalar_type());
   check_rows(name, "rstd", rstd, {x.size(0)}, math_dtype(x));
@@ -33,8 +32,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        at::Tensor& dx, bool accumulate, at::Tensor* dweight, double weight_offset) {
   constexpr auto kName = "rms_norm_backward";
-  check_rows(kName, "x", x, {-1, -1});
-  check_floating(kName, "x", x);
+  check_floating(kName, "x", x, {-1, -1});
   check_rows(kName, "dy", dy, x.sizes(), x.scalar_type());
   check_rows(kName, "weight", weight, {x.size(1)}, x.scalar_type());
   check_rows(kName, "rstd", rstd, {x.size(0)}, math_dtype(x));

@@ -34,8 +34,7 @@ void check_table(const char* kernel, const RopeTable& table, int64_t head_size) 
 
 void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse) {
   constexpr auto kName = "rope_in_place";
-  check_rows(kName, "x", x, {-1, -1, -1});
-  check_floating(kName, "x", x);
+  check_floating(kName, "x", x, {-1, -1, -1});
   check_vector(kName, "positions", positions, x.size(0), at::kInt);
   check_table(kName, table, x.size(2));
   const WorkScope recorded(kName, WorkClass::kRope,
@@ -170,8 +169,7 @@ void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation&
     if (rotary_size(rotation.table) < rotation.head_size)
       throw ShapeError(std::string(kernel) + ": table.q_scale", "is not supported with heads that rotate in part");
   }
-  check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * rotation.head_size});
-  check_floating(kernel, "qkv", qkv);
+  check_floating(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * rotation.head_size});
   check_vector(kernel, "positions", rotation.positions, qkv.size(0), at::kInt);
 }
 
