@@ -10,7 +10,6 @@
 // D^2 / 32, backward 21 D + 16 D / R + D^2 / 16 + 128.
 #include <utility>
 
-#include "gated_delta_backward_device.h"
 #include "gated_delta_problem.h"
 
 namespace lora_train::kernels {
@@ -120,27 +119,6 @@ __global__ void __launch_bounds__(kChunkThreads, 3) prepare_kernel(Problem<T> p,
   }
 }
 
-/// What scan_kernel reads of a chunk, a chunk ahead.
-template <class T, int kD>
-struct ScanInputs {
-  Staged<T, kChunk, kD, kScanThreads<kD>> w, k;
-  Fragment<kChunk, kSlice, kScanWarps<kD>> u;
-  Decays<T> decays;
-
-  __device__ __forceinline__ void load(const Problem<T>& p, const ScanPlace& place, std::int64_t begin) {
-    const int rows = place.rows(begin);
-    w.load(p.template rows<kD>(p.scratch.w, place.head, begin, rows));
-    k.load(p.template rows<kD>(p.scratch.k, p.key_head(place.head), begin, rows));
-    decays.load(p.gates(place.head, begin), rows);
-    const GlobalMatrix<T> from = p.template rows<kD>(p.scratch.values, place.head, begin, rows);
-    u.each([&](int r, int c, float& x, float& y) {
-      const Pack<T, 2> pack = from.template pack<2>(r, place.column + c);
-      x = to_float(pack.values[0]);
-      y = to_float(pack.values[1]);
-    });
-  }
-};
-
 /// State `m` times e^G Q of the sequence's first chunk, for output_kernel, which comes when the state is another one.
 template <class T, int kD, class M>
 __device__ __forceinline__ void write_from_state(const Problem<T>& p, const ScanPlace& place, M& m, T* tile,
@@ -183,20 +161,24 @@ __global__ void __launch_bounds__(kScanThreads<kD>, 1) scan_kernel(Problem<T> p,
     write_from_state<T, kD>(p, place, m, k_memory, shared_state);
   }
   ScanInputs<T, kD> next;
-  next.load(p, place, place.begin);
+  const auto load = [&](std::int64_t begin) {
+    next.load(p, place, begin, p.scratch.values);
+    next.load_w(p, place, begin);
+  };
+  load(place.begin);
   for (std::int64_t begin = place.begin; begin < place.end; begin += kChunk) {
     const auto w = next.w.place(w_memory), k = next.k.place(k_memory);
     next.decays.place(decays);
-    Fragment<kChunk, kSlice, kScanWarps<kD>> u = next.u, products;
+    Fragment<kChunk, kSlice, kScanWarps<kD>> u = next.values, products;
     m.write(shared_state);
     if (begin != place.begin) {
       m.write(p.template state<kD>(p.scratch.states, place.head, begin) + place.column, kD, kD);
     }
     __syncthreads();
-    if (begin + kChunk < place.end) next.load(p, place, begin + kChunk);
+    if (begin + kChunk < place.end) load(begin + kChunk);
     products.template add_product<false, false>(w, shared_state, 0, kD);
-    LORA_TRAIN_UNROLL
-    for (int i = 0; i < u.kTiles * 4; ++i) u.values[i / 4][i % 4] -= products.values[i / 4][i % 4];
+    products.scale_rows([](int) { return -1.0F; });
+    u.add(products);
     T* const to = p.scratch.values + (place.head * p.sequences.num_tokens + begin) * kD + place.column;
     u.write(to, kD, place.rows(begin));
     u.scale_rows([&](int r) { return decays[r]; });
@@ -238,11 +220,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3) output_kernel(Problem<T> p, 
     }
     o.scale_rows([&](int r) { return decay_of(log_decays[r]); });
   } else if (p.sequences.state_rows != nullptr) {
-    const GlobalMatrix<T> from_state = p.template rows<kD>(p.scratch.d_values, chunk.head, chunk.begin, chunk.rows);
-    o.each([&](int r, int c, float& x, float& y) {
-      x = from_state.at(r, c);
-      y = from_state.at(r, c + 1);
-    });
+    o.read(p.template rows<kD>(p.scratch.d_values, chunk.head, chunk.begin, chunk.rows));
   }
   const auto news = stage<kChunk, kD>(values, tile1);
   __syncthreads();
@@ -336,6 +314,11 @@ Scratch<T> scratch_of(const GatedDeltaSizes& shape, std::int64_t num_tokens, flo
   return scratch;
 }
 
+/// As long as no more tokens than these come per sequence, and there are states, sequences go token by token.
+constexpr std::int64_t kRecurrentTokens = 4;
+
+}  // namespace
+
 template <class T>
 Problem<T> problem_of(const GatedDeltaSizes& shape, const GatedDeltaRows<T>& inputs, const DeviceSequences& sequences,
                       float* scratch) {
@@ -351,28 +334,18 @@ Problem<T> problem_of(const GatedDeltaSizes& shape, const GatedDeltaRows<T>& inp
           fits_packs(inputs.qkv, shape.value_size, 2 * shape.key_heads * shape.key_size)};
 }
 
-/// run(D as a constant).
-template <class Run>
-void with_padded_size(const GatedDeltaSizes& shape, const Run& run) {
-  if (gated_delta_padded_size(shape) == 32) return run(std::integral_constant<int, 32>());
-  run(std::integral_constant<int, static_cast<int>(kGatedDeltaMostSize)>());
-}
-
-/// Normalised q and k, gates, U, W, and N and M of each chunk.
-template <class T, int kD>
+template <class T>
 void launch_scan(const Problem<T>& p, float* state, Rows<T> out, bool is_backward, Stream stream) {
   const std::int64_t Hv = p.shape.value_heads;
-  launch("gated_delta_normalize", normalize_kernel<T, kD>, {p.sequences.num_tokens}, kTokenThreads, stream, p, out);
-  launch("gated_delta_prepare", prepare_kernel<T, kD>, {p.sequences.num_chunks * Hv}, kChunkThreads, stream, p,
-         is_backward);
-  launch("gated_delta_scan", scan_kernel<T, kD>, {p.sequences.count * Hv * kSlices<kD>}, kScanThreads<kD>, stream, p,
-         state);
+  with_padded_size(p.shape, [&](auto size) {
+    constexpr int kD = size;
+    launch("gated_delta_normalize", normalize_kernel<T, kD>, {p.sequences.num_tokens}, kTokenThreads, stream, p, out);
+    launch("gated_delta_prepare", prepare_kernel<T, kD>, {p.sequences.num_chunks * Hv}, kChunkThreads, stream, p,
+           is_backward);
+    launch("gated_delta_scan", scan_kernel<T, kD>, {p.sequences.count * Hv * kSlices<kD>}, kScanThreads<kD>, stream, p,
+           state);
+  });
 }
-
-/// As long as no more tokens than these come per sequence, and there are states, sequences go token by token.
-constexpr std::int64_t kRecurrentTokens = 4;
-
-}  // namespace
 
 template <class T>
 void gated_delta_forward_cuda(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, DeviceSequences sequences, float* state,
@@ -387,37 +360,14 @@ void gated_delta_forward_cuda(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, D
              p, state, out, slices);
       return;
     }
-    launch_scan<T, kD>(p, sequences.state_rows == nullptr ? nullptr : state, out, /*is_backward=*/false, stream);
+    launch_scan(p, sequences.state_rows == nullptr ? nullptr : state, out, /*is_backward=*/false, stream);
     launch("gated_delta_output", output_kernel<T, kD>, {sequences.num_chunks * Hv}, kChunkThreads, stream, p, out,
            fits_packs(out, shape.value_size));
   });
 }
 
-template <class T>
-void gated_delta_backward_cuda(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, DeviceSequences sequences,
-                               Rows<const T> d_out, float* scratch, GatedDeltaGradientRows<T> gradients,
-                               Stream stream) {
-  sequences.state_rows = nullptr;
-  const Problem<T> p = problem_of(shape, inputs, sequences, scratch);
-  const std::int64_t Hv = shape.value_heads;
-  const OutputGradient<T> of_out{d_out, fits_packs(d_out, shape.value_size)};
-  with_padded_size(shape, [&](auto size) {
-    constexpr int kD = size;
-    launch_scan<T, kD>(p, nullptr, {}, /*is_backward=*/true, stream);
-    launch("gated_delta_values_gradient", values_gradient_kernel<T, kD>, {sequences.num_chunks * Hv}, kChunkThreads,
-           stream, p, of_out);
-    launch("gated_delta_scan_backward", scan_backward_kernel<T, kD>, {sequences.count * Hv * kSlices<kD>},
-           kScanThreads<kD>, stream, p, of_out);
-    launch("gated_delta_gradient", gradient_kernel<T, kD>, {sequences.num_chunks * Hv}, kChunkThreads, stream, p,
-           of_out, gradients, fits_packs(gradients.qkv, shape.value_size, 2 * shape.key_heads * shape.key_size));
-    launch("gated_delta_finish", finish_kernel<T, kD>, {sequences.num_tokens}, kTokenThreads, stream, p, gradients);
-  });
-  if (gradients.a_log == nullptr && gradients.dt_bias == nullptr) return;
-  launch("gated_delta_gate_parameters", gate_parameters_kernel<T>, {Hv}, kChunkThreads, stream, p, gradients.a_log,
-         gradients.dt_bias);
-}
-
 LORA_TRAIN_INSTANTIATE(gated_delta_forward_cuda);
-LORA_TRAIN_INSTANTIATE(gated_delta_backward_cuda);
+LORA_TRAIN_INSTANTIATE(problem_of);
+LORA_TRAIN_INSTANTIATE(launch_scan);
 
 }  // namespace lora_train::kernels

@@ -1,4 +1,4 @@
-// Device code of gated_delta_cuda.cu: matrices of a chunk and their products, on tensor cores for bf16 (sums in fp32),
+// Device code of the gated delta rule: matrices of a chunk and their products, on tensor cores for bf16 (sums in fp32),
 // in plain fp32 for float. A bf16 matrix is copied to shared memory; a float one, twice as large, is read where it is.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include "launch/launch.h"
 
 namespace lora_train::kernels {
-namespace {
 
 constexpr int kChunk = static_cast<int>(kChunkTokens), kSquare = kChunk * kChunk;
 constexpr int kChunkWarps = 8, kChunkThreads = 32 * kChunkWarps;  // of a block that computes one chunk
@@ -234,6 +233,10 @@ struct Fragment {
     LORA_TRAIN_UNROLL
     for (int i = 0; i < kTiles * 4; ++i) values[i / 4][i % 4] *= other.values[i / 4][i % 4];
   }
+  __device__ __forceinline__ void add(const Fragment& other) {
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < kTiles * 4; ++i) values[i / 4][i % 4] += other.values[i / 4][i % 4];
+  }
 
   /// Element (r, c) times e^(log_decays[r] - log_decays[c]); 0 above the diagonal, and with is_strict on it.
   template <class Log>
@@ -281,6 +284,14 @@ struct Fragment {
     each([&](int r, int c, float& x, float& y) {
       x = from.at(r, c);
       y = from.at(r, c + 1);
+    });
+  }
+  template <class T>
+  __device__ __forceinline__ void read(const GlobalMatrix<T>& from) {
+    each([&](int r, int c, float& x, float& y) {
+      const Pack<T, 2> pack = from.template pack<2>(r, c);
+      x = to_float(pack.values[0]);
+      y = to_float(pack.values[1]);
     });
   }
   /// Rounds to T.
@@ -359,5 +370,4 @@ __device__ __forceinline__ void invert(const SharedMatrix<float, kChunk>& a) {
   }
 }
 
-}  // namespace
 }  // namespace lora_train::kernels

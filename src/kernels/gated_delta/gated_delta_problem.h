@@ -1,10 +1,11 @@
-// What the kernels of gated_delta_cuda.cu share: scratch memory, and which part of the problem a block has.
+// What the CUDA kernels of both directions share: scratch memory, and which part of the problem a block has.
 #pragma once
+
+#include <type_traits>
 
 #include "gated_delta_device.h"
 
 namespace lora_train::kernels {
-namespace {
 
 constexpr int kSlice = 32;          // columns of a state in a block that walks over the chunks of a sequence
 constexpr int kTokenThreads = 128;  // of a block that has one token, or walks token by token
@@ -156,6 +157,26 @@ struct Decays {
   }
 };
 
+/// What a scan reads of a chunk, a chunk ahead.
+template <class T, int kD>
+struct ScanInputs {
+  Staged<T, kChunk, kD, kScanThreads<kD>> w, k;
+  Fragment<kChunk, kSlice, kScanWarps<kD>> values;
+  Decays<T> decays;
+
+  /// All but W. The values are some columns of of_values [Hv, N, D].
+  __device__ __forceinline__ void load(const Problem<T>& p, const ScanPlace& place, std::int64_t begin,
+                                       const T* of_values) {
+    const int rows = place.rows(begin);
+    k.load(p.template rows<kD>(p.scratch.k, p.key_head(place.head), begin, rows));
+    decays.load(p.gates(place.head, begin), rows);
+    values.read(p.template rows<kD>(of_values, place.head, begin, rows).from_column(place.column));
+  }
+  __device__ __forceinline__ void load_w(const Problem<T>& p, const ScanPlace& place, std::int64_t begin) {
+    w.load(p.template rows<kD>(p.scratch.w, place.head, begin, place.rows(begin)));
+  }
+};
+
 /// Q K^T o Gam, with K by way of `tile`. It ends with a barrier.
 template <int kD, class T, class Q>
 __device__ __forceinline__ void write_decayed_products(const Problem<T>& p, const Chunk& chunk, const Q& q, T* tile,
@@ -170,5 +191,22 @@ __device__ __forceinline__ void write_decayed_products(const Problem<T>& p, cons
   __syncthreads();
 }
 
-}  // namespace
+/// run(D as a constant).
+template <class Run>
+void with_padded_size(const GatedDeltaSizes& shape, const Run& run) {
+  if (gated_delta_padded_size(shape) == 32) return run(std::integral_constant<int, 32>());
+  run(std::integral_constant<int, static_cast<int>(kGatedDeltaMostSize)>());
+}
+
+// In gated_delta_cuda.cu, for both directions.
+
+template <class T>
+Problem<T> problem_of(const GatedDeltaSizes& shape, const GatedDeltaRows<T>& inputs, const DeviceSequences& sequences,
+                      float* scratch);
+
+/// Normalised q and k, gates, U, W, and N and M of each chunk; for the backward also (I + A)^-1. An `out` with data gets
+/// zeros for tokens of no sequence. state: null, or what sequences begin with and leave.
+template <class T>
+void launch_scan(const Problem<T>& p, float* state, Rows<T> out, bool is_backward, Stream stream);
+
 }  // namespace lora_train::kernels

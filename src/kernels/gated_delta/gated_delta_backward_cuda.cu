@@ -1,4 +1,4 @@
-// The backward of gated_delta_cuda.cu, in its notation; P = Q K^T o Gam:
+// The backward of the gated delta rule, in the notation of gated_delta_cuda.cu; P = Q K^T o Gam:
 //   dN = P^T dO + (e^(G_C - G) K) dM', dM = e^(G_C) dM' + (e^G Q)^T dO - W^T dN
 //   X = (I + A)^-T dN, Y = -X M^T, dA = -strictly lower part of X N^T, dP = lower part of dO N^T
 //   dQ = e^G (dO M^T) + (dP o Gam) K, dV = beta X
@@ -7,8 +7,6 @@
 //   dG = rowsum(e^G (dO M^T) o Q) + beta (dbeta - rowsum(X o V)) - colsum(dA o A) + (rowsum - colsum)(dP o P) - h,
 //   h = rowsum(e^(G_C - G) (N dM'^T) o K), and for the last token also sum(h) + e^(G_C) <dM', M>
 // dg is the running sum of dG from the last token.
-#pragma once
-
 #include "gated_delta_problem.h"
 
 namespace lora_train::kernels {
@@ -64,32 +62,17 @@ struct SliceInputs {
   }
 };
 
-/// What scan_backward_kernel reads of a chunk, a chunk ahead.
 template <class T, int kD>
-struct ScanBackwardInputs {
-  static constexpr int kThreads = kScanThreads<kD>;
-  Staged<T, kChunk, kD, kThreads> k, q, w;
-  SliceInputs<T, kThreads> d_out;
-  Fragment<kChunk, kSlice, kScanWarps<kD>> d_values;
-  Decays<T> decays;
+struct ScanBackwardInputs : ScanInputs<T, kD> {
+  Staged<T, kChunk, kD, kScanThreads<kD>> q;
+  SliceInputs<T, kScanThreads<kD>> d_out;
 
   __device__ __forceinline__ void load(const Problem<T>& p, const OutputGradient<T>& gradient, const ScanPlace& place,
                                        std::int64_t begin) {
     const int rows = place.rows(begin);
-    const std::int64_t key_head = p.key_head(place.head);
-    k.load(p.template rows<kD>(p.scratch.k, key_head, begin, rows));
-    q.load(p.template rows<kD>(p.scratch.q, key_head, begin, rows));
+    ScanInputs<T, kD>::load(p, place, begin, p.scratch.d_values);
+    q.load(p.template rows<kD>(p.scratch.q, p.key_head(place.head), begin, rows));
     d_out.load(gradient.of(p.shape, place.head, begin, rows).from_column(place.column), p.gates(place.head, begin));
-    decays.load(p.gates(place.head, begin), rows);
-    const GlobalMatrix<T> from = p.template rows<kD>(p.scratch.d_values, place.head, begin, rows);
-    d_values.each([&](int r, int c, float& x, float& y) {
-      const Pack<T, 2> pack = from.template pack<2>(r, place.column + c);
-      x = to_float(pack.values[0]);
-      y = to_float(pack.values[1]);
-    });
-  }
-  __device__ __forceinline__ void load_w(const Problem<T>& p, const ScanPlace& place, std::int64_t begin) {
-    w.load(p.template rows<kD>(p.scratch.w, place.head, begin, place.rows(begin)));
   }
 };
 
@@ -113,7 +96,7 @@ __global__ void __launch_bounds__(kScanThreads<kD>, 1) scan_backward_kernel(Prob
     const auto k = next.k.place(memory0), q = next.q.place(memory1);
     next.d_out.place(shared_values);
     next.decays.place(decays);
-    Fragment<kChunk, kSlice, kScanWarps<kD>> d_values = next.d_values, products;
+    Fragment<kChunk, kSlice, kScanWarps<kD>> d_values = next.values, products;
     dm.write(shared_state);
     if (begin != last) {
       dm.write(p.template state<kD>(p.scratch.d_states, place.head, begin + kChunk) + place.column, kD, kD);
@@ -122,8 +105,7 @@ __global__ void __launch_bounds__(kScanThreads<kD>, 1) scan_backward_kernel(Prob
     if (begin != place.begin) next.load(p, d_out, place, begin - kChunk);
     products.template add_product<false, false>(k, shared_state, 0, kD);
     products.scale_rows([&](int r) { return decays[r]; });
-    LORA_TRAIN_UNROLL
-    for (int i = 0; i < products.kTiles * 4; ++i) d_values.values[i / 4][i % 4] += products.values[i / 4][i % 4];
+    d_values.add(products);
     T* const to = p.scratch.d_values + (place.head * p.sequences.num_tokens + begin) * kD + place.column;
     d_values.write(to, kD, place.rows(begin));
     dm.scale_rows([&](int) { return decays[kChunk]; });
@@ -284,8 +266,7 @@ struct ChunkGradient {
       y.scale_rows([&](int r) { return -decay_of(log_decays[r]); });
       y.add_row_sums(of_keys, [&](int r, int c, float a, float b) { return pair_product(k(), r, c, a, b); });
       y.scale_rows([&](int r) { return beta[r]; });
-      LORA_TRAIN_UNROLL
-      for (int i = 0; i < Tile::kTiles * 4; ++i) dk.values[i / 4][i % 4] += y.values[i / 4][i % 4];
+      dk.add(y);
     }
     const auto keys = stage<kChunk, kD>(k(), tile0);
     __syncthreads();
@@ -431,4 +412,31 @@ __global__ void __launch_bounds__(kChunkThreads) gate_parameters_kernel(Problem<
 }
 
 }  // namespace
+
+template <class T>
+void gated_delta_backward_cuda(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, DeviceSequences sequences,
+                               Rows<const T> d_out, float* scratch, GatedDeltaGradientRows<T> gradients,
+                               Stream stream) {
+  sequences.state_rows = nullptr;
+  const Problem<T> p = problem_of(shape, inputs, sequences, scratch);
+  const std::int64_t Hv = shape.value_heads;
+  const OutputGradient<T> of_out{d_out, fits_packs(d_out, shape.value_size)};
+  launch_scan<T>(p, nullptr, {}, /*is_backward=*/true, stream);
+  with_padded_size(shape, [&](auto size) {
+    constexpr int kD = size;
+    launch("gated_delta_values_gradient", values_gradient_kernel<T, kD>, {sequences.num_chunks * Hv}, kChunkThreads,
+           stream, p, of_out);
+    launch("gated_delta_scan_backward", scan_backward_kernel<T, kD>, {sequences.count * Hv * kSlices<kD>},
+           kScanThreads<kD>, stream, p, of_out);
+    launch("gated_delta_gradient", gradient_kernel<T, kD>, {sequences.num_chunks * Hv}, kChunkThreads, stream, p,
+           of_out, gradients, fits_packs(gradients.qkv, shape.value_size, 2 * shape.key_heads * shape.key_size));
+    launch("gated_delta_finish", finish_kernel<T, kD>, {sequences.num_tokens}, kTokenThreads, stream, p, gradients);
+  });
+  if (gradients.a_log == nullptr && gradients.dt_bias == nullptr) return;
+  launch("gated_delta_gate_parameters", gate_parameters_kernel<T>, {Hv}, kChunkThreads, stream, p, gradients.a_log,
+         gradients.dt_bias);
+}
+
+LORA_TRAIN_INSTANTIATE(gated_delta_backward_cuda);
+
 }  // namespace lora_train::kernels
