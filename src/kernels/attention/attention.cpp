@@ -438,10 +438,8 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
                         AttentionGradients& gradients) {
   constexpr auto kName = "attention_backward";
   check_inputs(kName, q, k, v, layout, out, lse);
-  check_rows(kName, "dout", dout, q.sizes(), q.scalar_type());
-  check_rows(kName, "dq", gradients.q, q.sizes(), q.scalar_type());
-  check_rows(kName, "dk", gradients.k, k.sizes(), k.scalar_type());
-  check_rows(kName, "dv", gradients.v, v.sizes(), v.scalar_type());
+  check_like(kName, q, {{"dout", dout}, {"dq", gradients.q}});
+  check_like(kName, k, {{"dk", gradients.k}, {"dv", gradients.v}});
   const WorkScope recorded(kName, WorkClass::kAttention, [&](Work& work) {
     describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, dout, gradients, layout);
   });

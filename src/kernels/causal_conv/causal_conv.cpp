@@ -56,10 +56,8 @@ void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const Se
     const std::int64_t row = x.size(1) * (weight.size(1) - 1) * static_cast<std::int64_t>(x.element_size());
     if (has_states) work.passes_through("state", sequences.size() * row);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, x);
-  if (how == Implementation::kReference) return causal_conv_forward_reference(x, weight, sequences, state, y);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { causal_conv_forward_reference(x, weight, sequences, state, y); };
+  run_kernel(KernelName::kGatedDelta, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     const Rows<T> states = has_states ? write_rows<T>(state) : Rows<T>{nullptr, 0};
     if (how == Implementation::kCpu) {
       return causal_conv_forward_cpu(read_rows<T>(x), conv_filter<T>(weight), host_ranges(sequences, x.size(0)), states,
@@ -87,10 +85,8 @@ void causal_conv_backward(const at::Tensor& dy, const at::Tensor& x, const at::T
     work.reads("dy", dy, passes).reads("x", x, passes).reads("weight", weight).writes("dx", dx);
     if (needs_dweight) work.updates("dweight", dweight).launches(3);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, x);
-  if (how == Implementation::kReference) return causal_conv_backward_reference(dy, x, weight, sequences, dx, dweight);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { causal_conv_backward_reference(dy, x, weight, sequences, dx, dweight); };
+  run_kernel(KernelName::kGatedDelta, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     const ConvFilter<T> filter = conv_filter<T>(weight);
     if (how == Implementation::kCpu) {
       return causal_conv_backward_cpu(read_rows<T>(dy), read_rows<T>(x), filter, host_ranges(sequences, x.size(0)),

@@ -279,7 +279,7 @@ template <class T>
 void causal_conv_forward_cuda(Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences, Rows<T> state, Rows<T> y,
                               Stream stream) {
   const std::int64_t C = filter.channels, run = run_for(sequences.num_tokens);
-  with_sizes(filter, fits_packs(x, C) && fits_packs(y, C), [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
+  with_sizes(filter, all_fit_packs(C, x, y), [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
     launch_runs<kSize>("causal_conv_forward", causal_conv_forward_kernel<T, kSize, kTaps>,
                        blocks_for(sequences.num_tokens, run), C, stream, x, filter, sequences, state, y, run);
   });
@@ -289,8 +289,7 @@ template <class T>
 void causal_conv_backward_cuda(Rows<const T> dy, Rows<const T> x, ConvFilter<T> filter, DeviceRanges sequences,
                                Rows<T> dx, Stream stream) {
   const std::int64_t C = filter.channels, run = run_for(sequences.num_tokens);
-  const bool are_packs_allowed = fits_packs(dy, C) && fits_packs(x, C) && fits_packs(dx, C);
-  with_sizes(filter, are_packs_allowed, [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
+  with_sizes(filter, all_fit_packs(C, dy, x, dx), [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
     launch_runs<kSize>("causal_conv_backward", causal_conv_backward_kernel<T, kSize, kTaps>,
                        blocks_for(sequences.num_tokens, run), C, stream, dy, x, filter, sequences, dx, run);
   });
@@ -302,13 +301,12 @@ void causal_conv_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, ConvFil
   const std::int64_t C = filter.channels, run = blocks_for(sequences.num_tokens, kConvChunks);
   if (run == 0) return;
   const std::int64_t num_runs = blocks_for(sequences.num_tokens, run);
-  with_sizes(filter, fits_packs(dy, C) && fits_packs(x, C),
-             [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
-               launch_runs<kSize>("causal_conv_partial", causal_conv_partial_kernel<T, kSize, kTaps>, num_runs, C,
-                                  stream, dy, x, filter, sequences, workspace, run);
-               launch("causal_conv_total", causal_conv_total_kernel, {blocks_for(C * filter.taps, kThreads)}, kThreads,
-                      stream, workspace, num_runs, kTaps, C, filter.taps, dweight);
-             });
+  with_sizes(filter, all_fit_packs(C, dy, x), [&]<int kSize, int kTaps>(PackSize<kSize>, ConvTaps<kTaps>) {
+    launch_runs<kSize>("causal_conv_partial", causal_conv_partial_kernel<T, kSize, kTaps>, num_runs, C, stream, dy, x,
+                       filter, sequences, workspace, run);
+    launch("causal_conv_total", causal_conv_total_kernel, {blocks_for(C * filter.taps, kThreads)}, kThreads, stream,
+           workspace, num_runs, kTaps, C, filter.taps, dweight);
+  });
 }
 
 LORA_TRAIN_INSTANTIATE(causal_conv_forward_cuda);

@@ -37,12 +37,8 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
     work.writes("losses", output.losses).writes("correct", output.correct).writes("confidence", output.confidence);
     if (denominator.defined()) work.writes("dlogits", logits);
   });
-  if (logits.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kCrossEntropy, logits);
-  if (how == Implementation::kReference) {
-    return cross_entropy_in_place_reference(logits, targets, weights, denominator, output);
-  }
-  dispatch_dtype(logits, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { cross_entropy_in_place_reference(logits, targets, weights, denominator, output); };
+  run_kernel(KernelName::kCrossEntropy, logits, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, cross_entropy_in_place_cpu<T>, &NativeKernelsOf<T>::cross_entropy_in_place,
                   write_rows<T>(logits), read<std::int32_t>(targets), read<float>(weights), read<double>(denominator),
                   write<float>(output.losses), write<bool>(output.correct), write<float>(output.confidence), num_rows,

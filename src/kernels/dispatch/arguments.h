@@ -65,6 +65,15 @@ void dispatch_dtype(const at::Tensor& t, const Run& run) {
   t.scalar_type() == at::kFloat ? run(ElementType<float>()) : run(ElementType<Bf16>());
 }
 
+/// Runs a kernel for tensors like x: reference(), or native(ElementType<T>(), implementation); nothing on a meta device.
+template <class Reference, class Native>
+void run_kernel(KernelName kernel, const at::Tensor& x, const Reference& reference, const Native& native) {
+  if (x.is_meta()) return;
+  const Implementation how = implementation_for(kernel, x);
+  if (how == Implementation::kReference) return reference();
+  dispatch_dtype(x, [&](auto type) { native(type, how); });
+}
+
 /// Null, or rows without data, for an undefined tensor.
 template <class T>
 const T* read(const at::Tensor& t) {

@@ -23,12 +23,8 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   const WorkScope recorded(kName, WorkClass::kDropout, [&](Work& work) {
     work.reads("x", x).reads("token_document", token_document).reads("token_position", token_position).writes("y", y);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kDropout, x);
-  if (how == Implementation::kReference) {
-    return dropout_forward_reference(x, token_document, token_position, key, p, y);
-  }
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { dropout_forward_reference(x, token_document, token_position, key, p, y); };
+  run_kernel(KernelName::kDropout, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, dropout_forward_cpu<T>, &NativeKernelsOf<T>::dropout_forward, read_rows<T>(x),
                   read<std::int32_t>(token_document), read<std::int32_t>(token_position),
                   reinterpret_cast<const PhiloxKey*>(read<std::int32_t>(key)),

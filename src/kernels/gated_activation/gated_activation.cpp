@@ -22,10 +22,8 @@ void gated_activation_forward(const at::Tensor& gate, const at::Tensor& up, at::
   check_like(kName, gate, {{"up", up}, {"y", y}});
   const WorkScope recorded(kName, WorkClass::kGatedActivation,
                            [&](Work& work) { work.reads("gate", gate).reads("up", up).writes("y", y); });
-  if (gate.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedActivation, gate);
-  if (how == Implementation::kReference) return gated_activation_forward_reference(gate, up, y, activation);
-  dispatch_dtype(gate, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_activation_forward_reference(gate, up, y, activation); };
+  run_kernel(KernelName::kGatedActivation, gate, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, gated_activation_forward_cpu<T>, &NativeKernelsOf<T>::gated_activation_forward,
                   read_rows<T>(gate), read_rows<T>(up), write_rows<T>(y), y.size(0), y.size(1), activation);
   });
@@ -39,12 +37,8 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate, con
   const WorkScope recorded(kName, WorkClass::kGatedActivation, [&](Work& work) {
     work.reads("dy", dy).reads("gate", gate).reads("up", up).writes("d_gate", d_gate).writes("d_up", d_up);
   });
-  if (gate.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedActivation, gate);
-  if (how == Implementation::kReference) {
-    return gated_activation_backward_reference(dy, gate, up, d_gate, d_up, activation);
-  }
-  dispatch_dtype(gate, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_activation_backward_reference(dy, gate, up, d_gate, d_up, activation); };
+  run_kernel(KernelName::kGatedActivation, gate, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, gated_activation_backward_cpu<T>, &NativeKernelsOf<T>::gated_activation_backward,
                   read_rows<T>(dy), read_rows<T>(gate), read_rows<T>(up), write_rows<T>(d_gate), write_rows<T>(d_up),
                   dy.size(0), dy.size(1), activation);

@@ -57,21 +57,10 @@ void with_activation(Activation activation, const Run& run) {
   activation == Activation::kSilu ? run(Silu()) : run(GeluTanh());
 }
 
-template <class T>
-void gated_activation_forward_cpu(Rows<const T> gate, Rows<const T> up, Rows<T> y, std::int64_t num_rows,
-                                  std::int64_t F, Activation activation);
+LORA_TRAIN_CPU_AND_CUDA(gated_activation_forward, Rows<const T> gate, Rows<const T> up, Rows<T> y,
+                        std::int64_t num_rows, std::int64_t F, Activation activation);
 
-template <class T>
-void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate, Rows<const T> up, Rows<T> d_gate, Rows<T> d_up,
-                                   std::int64_t num_rows, std::int64_t F, Activation activation);
-
-template <class T>
-void gated_activation_forward_cuda(Rows<const T> gate, Rows<const T> up, Rows<T> y, std::int64_t num_rows,
-                                   std::int64_t F, Activation activation, Stream stream);
-
-template <class T>
-void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate, Rows<const T> up, Rows<T> d_gate,
-                                    Rows<T> d_up, std::int64_t num_rows, std::int64_t F, Activation activation,
-                                    Stream stream);
+LORA_TRAIN_CPU_AND_CUDA(gated_activation_backward, Rows<const T> dy, Rows<const T> gate, Rows<const T> up,
+                        Rows<T> d_gate, Rows<T> d_up, std::int64_t num_rows, std::int64_t F, Activation activation);
 
 }  // namespace lora_train::kernels

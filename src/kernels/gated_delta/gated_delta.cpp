@@ -28,9 +28,9 @@ void check_gated_delta(const char* kernel, const GatedDeltaSizes& sizes, const G
   check_sequences(kernel, sequences, N);
 }
 
-void check_delta_scratch(const char* kernel, const GatedDeltaSizes& sizes, std::int64_t num_tokens,
-                         at::ScalarType dtype, const at::Tensor& scratch) {
-  check_rows(kernel, "scratch", scratch, {num_tokens, gated_delta_scratch_width(sizes)}, dtype);
+void check_delta_scratch(const char* kernel, const GatedDeltaSizes& sizes, const at::Tensor& qkv,
+                         const at::Tensor& scratch) {
+  check_rows(kernel, "scratch", scratch, {qkv.size(0), gated_delta_scratch_width(sizes)}, qkv.scalar_type());
   check_contiguous(kernel, "scratch", scratch);
 }
 
@@ -146,13 +146,9 @@ void gated_delta_forward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& i
     }
     work.multiplies(2 * sizes.value_heads * (2 * pairs * (sizes.key_size + sizes.value_size) + 3 * tokens * states));
   });
-  if (inputs.qkv.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, inputs.qkv);
-  if (how == Implementation::kReference) {
-    return gated_delta_forward_reference(sizes, inputs, sequences, state, scratch, out);
-  }
-  check_delta_scratch(kName, sizes, N, inputs.qkv.scalar_type(), scratch);
-  dispatch_dtype(inputs.qkv, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_delta_forward_reference(sizes, inputs, sequences, state, scratch, out); };
+  run_kernel(KernelName::kGatedDelta, inputs.qkv, reference, [&]<class T>(ElementType<T>, Implementation how) {
+    check_delta_scratch(kName, sizes, inputs.qkv, scratch);
     if (how == Implementation::kCuda) {
       return native_kernels_of<T>().gated_delta_forward(sizes, delta_rows<T>(inputs),
                                                         device_sequences(kName, sequences, N), write<float>(state),
@@ -169,11 +165,9 @@ void gated_delta_backward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& 
   check_gated_delta(kName, sizes, inputs, sequences);
   if (sequences.state_rows.defined()) throw ShapeError(kName, "sequences with states have no backward");
   const std::int64_t N = inputs.qkv.size(0);
-  const at::ScalarType dtype = inputs.qkv.scalar_type();
-  check_rows(kName, "d_out", d_out, {N, sizes.value_width()}, dtype);
-  check_rows(kName, "gradient of qkv", gradients.qkv, inputs.qkv.sizes(), dtype);
-  check_rows(kName, "gradient of a", gradients.a, inputs.a.sizes(), dtype);
-  check_rows(kName, "gradient of b", gradients.b, inputs.b.sizes(), dtype);
+  check_rows(kName, "d_out", d_out, {N, sizes.value_width()}, inputs.qkv.scalar_type());
+  check_like(kName, inputs.qkv, {{"gradient of qkv", gradients.qkv}});
+  check_like(kName, inputs.a, {{"gradient of a", gradients.a}, {"gradient of b", gradients.b}});
   for (const at::Tensor* gradient : {&gradients.a_log, &gradients.dt_bias}) {
     if (gradient->defined()) {
       check_vector(kName, "gradient of a_log or dt_bias", *gradient, sizes.value_heads, math_dtype(inputs.qkv));
@@ -190,13 +184,9 @@ void gated_delta_backward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& 
     work.multiplies(2 * sizes.value_heads *
                     (pairs * (7 * sizes.key_size + 6 * sizes.value_size) + 9 * tokens * states));
   });
-  if (inputs.qkv.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, inputs.qkv);
-  if (how == Implementation::kReference) {
-    return gated_delta_backward_reference(sizes, inputs, sequences, d_out, scratch, gradients);
-  }
-  check_delta_scratch(kName, sizes, N, dtype, scratch);
-  dispatch_dtype(inputs.qkv, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_delta_backward_reference(sizes, inputs, sequences, d_out, scratch, gradients); };
+  run_kernel(KernelName::kGatedDelta, inputs.qkv, reference, [&]<class T>(ElementType<T>, Implementation how) {
+    check_delta_scratch(kName, sizes, inputs.qkv, scratch);
     const GatedDeltaGradientRows<T> to = {write_rows<T>(gradients.qkv), write_rows<T>(gradients.a),
                                           write_rows<T>(gradients.b), write<float>(gradients.a_log),
                                           write<float>(gradients.dt_bias)};

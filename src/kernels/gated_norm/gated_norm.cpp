@@ -39,10 +39,8 @@ void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::T
   const WorkScope recorded(kName, WorkClass::kGatedDelta, [&](Work& work) {
     work.reads("x", x).reads("gate", gate).reads("weight", weight).writes("y", y);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, x);
-  if (how == Implementation::kReference) return gated_norm_forward_reference(x, gate, weight, eps, y);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_norm_forward_reference(x, gate, weight, eps, y); };
+  run_kernel(KernelName::kGatedDelta, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, gated_norm_forward_cpu<T>, &NativeKernelsOf<T>::gated_norm_forward, read_rows<T>(x),
                   read_rows<T>(gate), read<T>(weight), static_cast<float>(eps), write_rows<T>(y),
                   gated_norm_shape(x, weight));
@@ -53,9 +51,7 @@ void gated_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
                          double eps, at::Tensor& dx, at::Tensor& d_gate, at::Tensor& dweight) {
   constexpr auto kName = "gated_norm_backward";
   check_gated_norm(kName, x, gate, weight);
-  check_rows(kName, "dy", dy, x.sizes(), x.scalar_type());
-  check_rows(kName, "dx", dx, x.sizes(), x.scalar_type());
-  check_rows(kName, "d_gate", d_gate, x.sizes(), x.scalar_type());
+  check_like(kName, x, {{"dy", dy}, {"dx", dx}, {"d_gate", d_gate}});
   const bool needs_dweight = dweight.defined();
   if (needs_dweight) check_vector(kName, "dweight", dweight, weight.size(0), math_dtype(x));
   const WorkScope recorded(kName, WorkClass::kGatedDelta, [&](Work& work) {
@@ -64,11 +60,8 @@ void gated_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
     work.writes("dx", dx).writes("d_gate", d_gate);
     if (needs_dweight) work.updates("dweight", dweight).launches(3);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kGatedDelta, x);
-  if (how == Implementation::kReference)
-    return gated_norm_backward_reference(dy, x, gate, weight, eps, dx, d_gate, dweight);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { gated_norm_backward_reference(dy, x, gate, weight, eps, dx, d_gate, dweight); };
+  run_kernel(KernelName::kGatedDelta, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     const GatedNormShape shape = gated_norm_shape(x, weight);
     const auto of_eps = static_cast<float>(eps);
     if (how == Implementation::kCpu) {

@@ -166,8 +166,7 @@ template <class T>
 void gated_norm_forward_cuda(Rows<const T> x, Rows<const T> gate, const T* weight, float eps, Rows<T> y,
                              GatedNormShape shape, Stream stream) {
   const std::int64_t E = shape.head_size;
-  const bool is_packed =
-      fits_packs(x, E) && fits_packs(gate, E) && fits_packs(Rows<const T>{weight, 0}, E) && fits_packs(y, E);
+  const bool is_packed = all_fit_packs(E, x, gate, Rows<const T>{weight, 0}, y);
   for_heads<T>(is_packed, shape, [&]<int kSize>(PackSize<kSize>, unsigned lanes, Grid grid, unsigned threads) {
     launch("gated_norm_forward", gated_norm_forward_kernel<T, kSize>, grid, threads, stream, x, gate, weight, eps, y,
            shape.num_heads, E, lanes);
@@ -178,8 +177,7 @@ template <class T>
 void gated_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, Rows<const T> gate, const T* weight, float eps,
                               Rows<T> dx, Rows<T> d_gate, GatedNormShape shape, Stream stream) {
   const std::int64_t E = shape.head_size;
-  const bool is_packed = fits_packs(dy, E) && fits_packs(x, E) && fits_packs(gate, E) &&
-                         fits_packs(Rows<const T>{weight, 0}, E) && fits_packs(dx, E) && fits_packs(d_gate, E);
+  const bool is_packed = all_fit_packs(E, dy, x, gate, Rows<const T>{weight, 0}, dx, d_gate);
   for_heads<T>(is_packed, shape, [&]<int kSize>(PackSize<kSize>, unsigned lanes, Grid grid, unsigned threads) {
     launch("gated_norm_backward", gated_norm_backward_kernel<T, kSize>, grid, threads, stream, dy, x, gate, weight, eps,
            dx, d_gate, shape.num_heads, E, lanes);
@@ -191,7 +189,7 @@ void gated_norm_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, Rows<con
                                      float* workspace, GatedNormShape shape, Stream stream) {
   const std::int64_t E = shape.head_size, num_heads = shape.num_tokens * shape.num_heads;
   if (num_heads == 0) return;
-  with_packs<T>(fits_packs(dy, E) && fits_packs(x, E) && fits_packs(gate, E), [&]<int kSize>(PackSize<kSize>) {
+  with_packs<T>(all_fit_packs(E, dy, x, gate), [&]<int kSize>(PackSize<kSize>) {
     const unsigned lanes = lanes_for(E / kSize);
     const std::int64_t groups = kThreads / lanes;
     const std::int64_t chunk = blocks_for(blocks_for(num_heads, groups), kGatedNormChunks) * groups;

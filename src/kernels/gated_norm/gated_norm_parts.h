@@ -18,18 +18,13 @@ LORA_TRAIN_INLINE float gated(float normed, float weight, float gate, float sigm
   return rounded_to<T>(rounded_to<T>(normed) * weight) * (gate * sigmoid);
 }
 
-template <class T>
-void gated_norm_forward_cpu(Rows<const T> x, Rows<const T> gate, const T* weight, float eps, Rows<T> y,
-                            GatedNormShape shape);
+LORA_TRAIN_CPU_AND_CUDA(gated_norm_forward, Rows<const T> x, Rows<const T> gate, const T* weight, float eps, Rows<T> y,
+                        GatedNormShape shape);
 
 /// dweight may be null.
 template <class T>
 void gated_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, Rows<const T> gate, const T* weight, float eps,
                              Rows<T> dx, Rows<T> d_gate, float* dweight, GatedNormShape shape);
-
-template <class T>
-void gated_norm_forward_cuda(Rows<const T> x, Rows<const T> gate, const T* weight, float eps, Rows<T> y,
-                             GatedNormShape shape, Stream stream);
 
 template <class T>
 void gated_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, Rows<const T> gate, const T* weight, float eps,

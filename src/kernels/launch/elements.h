@@ -46,6 +46,13 @@ LORA_TRAIN_INLINE float load(const Bf16* p) { return to_float(*p); }
 LORA_TRAIN_INLINE void store(float* p, float value) { *p = value; }
 LORA_TRAIN_INLINE void store(Bf16* p, float value) { *p = to_bf16(value); }
 
+/// Declares a kernel for a CPU, name_cpu<T>(parameters...), and for a GPU, name_cuda<T>(parameters..., Stream).
+#define LORA_TRAIN_CPU_AND_CUDA(name, ...) \
+  template <class T>                       \
+  void name##_cpu(__VA_ARGS__);            \
+  template <class T>                       \
+  void name##_cuda(__VA_ARGS__, Stream stream)
+
 /// Instantiates a function template for both element types.
 #define LORA_TRAIN_INSTANTIATE(function)              \
   template decltype(function<float>) function<float>; \

@@ -92,10 +92,9 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<Lo
   const LoraTargets targets = targets_of(parts);
   const LoraProduct product = product_for(dy, [&](auto rows) { return lora_product_b(rows, targets, N); });
   const WorkScope recorded(kName, WorkClass::kLora, [&](Work& work) { describe(work, product, dy, s, parts); });
-  if (dy.is_meta() || parts.empty()) return;
-  const Implementation how = implementation_for(KernelName::kLora, dy);
-  if (how == Implementation::kReference) return lora_grad_b_reference(dy, s, parts);
-  dispatch_dtype(dy, [&]<class T>(ElementType<T>) {
+  if (parts.empty()) return;
+  const auto reference = [&] { lora_grad_b_reference(dy, s, parts); };
+  run_kernel(KernelName::kLora, dy, reference, [&]<class T>(ElementType<T>, Implementation how) {
     if (how == Implementation::kCpu) return lora_grad_b_cpu<T>(read_rows<T>(dy), read_rows<T>(s), targets, N);
     native_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, product,
                                        native_workspace(product.workspace_elements()), native_stream());
@@ -115,10 +114,9 @@ void lora_grad_a(const at::Tensor& all_ds, const at::Tensor& x, const std::vecto
   const WorkScope recorded(kName, WorkClass::kLora, [&](Work& work) {
     describe(work, product, x, ds.narrow(1, 0, targets.num_columns()), parts);
   });
-  if (x.is_meta() || parts.empty()) return;
-  const Implementation how = implementation_for(KernelName::kLora, x);
-  if (how == Implementation::kReference) return lora_grad_a_reference(ds, x, parts);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  if (parts.empty()) return;
+  const auto reference = [&] { lora_grad_a_reference(ds, x, parts); };
+  run_kernel(KernelName::kLora, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     if (how == Implementation::kCpu) return lora_grad_a_cpu<T>(read_rows<T>(ds), read_rows<T>(x), targets, N, D);
     native_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, product,
                                        native_workspace(product.workspace_elements()), native_stream());

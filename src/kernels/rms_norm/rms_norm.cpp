@@ -18,11 +18,8 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
   const WorkScope recorded(name, WorkClass::kNorm, [&](Work& work) {
     work.reads("x", x).reads("weight", weight).reads("residual", residual).writes("y", y).writes("rstd", rstd);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
-  if (how == Implementation::kReference)
-    return rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset, residual);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset, residual); };
+  run_kernel(KernelName::kRmsNorm, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     run_native<T>(how, rms_norm_forward_cpu<T>, &NativeKernelsOf<T>::rms_norm_forward, read_rows<T>(x),
                   NormWeight<T>{read<T>(weight), static_cast<float>(weight_offset)}, static_cast<float>(eps),
                   read_rows<T>(residual), write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1));
@@ -33,10 +30,9 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
                        at::Tensor& dx, bool accumulate, at::Tensor* dweight, double weight_offset) {
   constexpr auto kName = "rms_norm_backward";
   check_floating(kName, "x", x, {-1, -1});
-  check_rows(kName, "dy", dy, x.sizes(), x.scalar_type());
   check_rows(kName, "weight", weight, {x.size(1)}, x.scalar_type());
   check_rows(kName, "rstd", rstd, {x.size(0)}, math_dtype(x));
-  check_rows(kName, "dx", dx, x.sizes(), x.scalar_type());
+  check_like(kName, x, {{"dy", dy}, {"dx", dx}});
   const bool needs_dweight = dweight != nullptr && dweight->defined();
   if (needs_dweight) check_vector(kName, "dweight", *dweight, x.size(1), math_dtype(x));
   const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
@@ -46,12 +42,10 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
     accumulate ? work.updates("dx", dx) : work.writes("dx", dx);
     if (needs_dweight) work.updates("dweight", *dweight);
   });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
-  if (how == Implementation::kReference) {
-    return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight, weight_offset);
-  }
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] {
+    rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight, weight_offset);
+  };
+  run_kernel(KernelName::kRmsNorm, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     if (needs_dweight) {  // first: dx may be dy
       run_native<T>(how, rms_norm_weight_gradient_cpu<T>, &NativeKernelsOf<T>::rms_norm_weight_gradient,
                     read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1));

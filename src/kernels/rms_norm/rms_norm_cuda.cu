@@ -194,9 +194,8 @@ void with_cached(bool is_packed, std::int64_t D, const Run& run) {
 template <class T>
 void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
                            float* rstd, std::int64_t num_rows, std::int64_t D, Stream stream) {
-  const Rows<const T> w{weight.values, 0};
   const bool is_packed =
-      fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D) && (residual.data == nullptr || fits_packs(residual, D));
+      all_fit_packs(D, x, Rows<const T>{weight.values, 0}, y) && (residual.data == nullptr || fits_packs(residual, D));
   with_cached<T>(is_packed, D, [&]<int kSize, int kCached>(PackSize<kSize>, std::integral_constant<int, kCached>) {
     launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {blocks_for(num_rows, kRows<kCached>)},
            threads_for(D / kSize, kThreads), stream, x, weight, eps, residual, y, rstd, num_rows, D);
@@ -206,8 +205,7 @@ void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Row
 template <class T>
 void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                             bool accumulate, std::int64_t num_rows, std::int64_t D, Stream stream) {
-  const Rows<const T> w{weight.values, 0};
-  const bool is_packed = fits_packs(dy, D) && fits_packs(x, D) && fits_packs(w, D) && fits_packs(dx, D);
+  const bool is_packed = all_fit_packs(D, dy, x, Rows<const T>{weight.values, 0}, dx);
   with_cached<T>(is_packed, D, [&]<int kSize, int kCached>(PackSize<kSize>, std::integral_constant<int, kCached>) {
     launch("rms_norm_backward", rms_norm_backward_kernel<T, kSize, kCached>, {num_rows},
            threads_for(D / kSize, kThreads), stream, dy, x, weight, rstd, dx, accumulate, D);

@@ -22,30 +22,14 @@ LORA_TRAIN_INLINE float times_norm_weight(float normed, float weight, float offs
 }
 
 /// A residual without data is not added.
-template <class T>
-void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
-                          float* rstd, std::int64_t num_rows, std::int64_t D);
+LORA_TRAIN_CPU_AND_CUDA(rms_norm_forward, Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual,
+                        Rows<T> y, float* rstd, std::int64_t num_rows, std::int64_t D);
 
-template <class T>
-void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
-                           bool accumulate, std::int64_t num_rows, std::int64_t D);
+LORA_TRAIN_CPU_AND_CUDA(rms_norm_backward, Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd,
+                        Rows<T> dx, bool accumulate, std::int64_t num_rows, std::int64_t D);
 
 /// dweight[d] += sum over rows of dy * x * rstd.
-template <class T>
-void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float* rstd, float* dweight,
-                                  std::int64_t num_rows, std::int64_t D);
-
-template <class T>
-void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
-                           float* rstd, std::int64_t num_rows, std::int64_t D, Stream stream);
-
-template <class T>
-void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
-                            bool accumulate, std::int64_t num_rows, std::int64_t D, Stream stream);
-
-/// dweight[d] += sum over rows of dy * x * rstd.
-template <class T>
-void rms_norm_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, const float* rstd, float* dweight,
-                                   std::int64_t num_rows, std::int64_t D, Stream stream);
+LORA_TRAIN_CPU_AND_CUDA(rms_norm_weight_gradient, Rows<const T> dy, Rows<const T> x, const float* rstd, float* dweight,
+                        std::int64_t num_rows, std::int64_t D);
 
 }  // namespace lora_train::kernels

@@ -39,10 +39,8 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   check_table(kName, table, x.size(2));
   const WorkScope recorded(kName, WorkClass::kRope,
                            [&](Work& work) { work.updates("x", x).reads("positions", positions); });
-  if (x.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kRope, x);
-  if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
-  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+  const auto reference = [&] { rope_in_place_reference(x, positions, table, inverse); };
+  run_kernel(KernelName::kRope, x, reference, [&]<class T>(ElementType<T>, Implementation how) {
     const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin),
                               nullptr};
     run_native<T>(how, rope_cpu<T>, &NativeKernelsOf<T>::rope, write_rows<T>(x), turns, inverse, x.size(0),

@@ -26,11 +26,7 @@ struct HeadCounts {
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
 };
 
-template <class T>
-void rope_cpu(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads);
-template <class T>
-void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
-
+LORA_TRAIN_CPU_AND_CUDA(rope, Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads);
 /// Gradients of the rotated q and k, and of v, for num_tokens tokens, anywhere in memory. v without data is already in
 /// place.
 template <class T>

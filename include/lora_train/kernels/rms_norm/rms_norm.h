@@ -23,10 +23,7 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
                        at::Tensor& dx, bool accumulate, at::Tensor* dweight, double weight_offset = 0);
 
 /// The same in plain ATen code: obvious but slow, on any device.
-void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
-                                at::Tensor& rstd, double weight_offset = 0, const at::Tensor& residual = {});
-void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                                 const at::Tensor& rstd, at::Tensor& dx, bool accumulate, at::Tensor* dweight,
-                                 double weight_offset = 0);
+decltype(rms_norm_forward) rms_norm_forward_reference;
+decltype(rms_norm_backward) rms_norm_backward_reference;
 
 }  // namespace lora_train::kernels
