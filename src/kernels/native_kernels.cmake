@@ -1,10 +1,11 @@
-# The native CUDA kernels, without torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
-# compiler for tests, where tests/support/on_cpu.h emulates the GPU.
+# The native CUDA kernels, without torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the
+# host compiler for tests, where tests/support/on_cpu.h emulates the GPU.
 set(LT_NATIVE_KERNELS adamw/adamw_cuda.cu attention/ragged_cuda.cu cast/cast_cuda.cu
     causal_conv/causal_conv_cuda.cu cross_entropy/cross_entropy_cuda.cu
     dropout/dropout_cuda.cu embedding/embedding_cuda.cu gated_activation/gated_activation_cuda.cu
     gated_delta/gated_delta_backward_cuda.cu gated_delta/gated_delta_cuda.cu gated_norm/gated_norm_cuda.cu
-    lora/lora_cuda.cu quantized_weight/quantized_weight_cuda.cu rms_norm/rms_norm_cuda.cu rope/rope_cuda.cu sampling/sampling_cuda.cu)
+    lora/lora_cuda.cu quantized_weight/quantized_weight_cuda.cu rms_norm/rms_norm_cuda.cu rope/rope_cuda.cu
+    sampling/sampling_cuda.cu)
 set(_here ${CMAKE_CURRENT_LIST_DIR})
 
 if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)

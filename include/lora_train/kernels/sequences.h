@@ -33,8 +33,8 @@ constexpr std::int64_t most_chunks(std::int64_t num_tokens, std::int64_t num_seq
   return num_tokens / kChunkTokens + num_sequences;
 }
 
-/// Fills cu_chunks [S + 1] and chunk_sequence, whose rest becomes -1, for these sequences. Throws ShapeError if it is too
-/// short.
+/// Fills cu_chunks [S + 1] and chunk_sequence, whose rest becomes -1, for these sequences. Throws ShapeError if it is
+/// too short.
 void list_chunks(std::span<const std::int32_t> cu_seqlens, std::span<std::int32_t> cu_chunks,
                  std::span<std::int32_t> chunk_sequence);
 

@@ -1,8 +1,8 @@
 // Memory traffic: the norm reads 4 bytes of a parameter; the update reads 16 (parameter, gradient, both moments) and
 // writes 12. In 8 bits, an element with coded moments has 10 bytes read (parameter, gradient, two codes) and 6 written,
 // plus, per block of 256, 16 bytes in the table and two scales read and written: 16.13 in total; fp32 moments take 28.
-// Sums are fp64, in an order that depends only on n. Every rounding of the updates is explicit, so no multiplication and
-// addition are contracted: the bits match optim/adamw_cpu.cpp.
+// Sums are fp64, in an order that depends only on n. Every rounding of the updates is explicit, so no multiplication
+// and addition are contracted: the bits match optim/adamw_cpu.cpp.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>

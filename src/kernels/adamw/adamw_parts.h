@@ -1,4 +1,4 @@
-// Gradient norm and AdamW on a GPU in stream order: pointers are device memory, `scalars` is indexed by StepScalar. No torch.
+// Gradient norm and AdamW on a GPU in stream order: pointers are device memory; StepScalar indexes `scalars`. No torch.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,20 @@ constexpr std::int64_t num_norm_partials(std::int64_t n) {
   return n <= kElements ? 1 : n >= kElements * kMaxNormPartials ? kMaxNormPartials : (n + kElements - 1) / kElements;
 }
 
-/// Writes kGradNorm and kClipFactor of grads [n] to scalars, and kNonFinite = 1 if the norm or scalars[kLossSum] is not finite.
-/// partials [num_norm_partials(n)]: workspace.
+/// Writes kGradNorm and kClipFactor of grads [n] to scalars, and kNonFinite = 1 if the norm or scalars[kLossSum] is not
+/// finite. partials [num_norm_partials(n)]: workspace.
 void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm, double* partials, double* scalars,
                             Stream stream);
 
-/// Updates one parameter block: all buffers [n]. lr_factor multiplies the learning rate. Writes nothing if scalars[kNonFinite]
-/// is not 0.
+/// Updates one parameter block: all buffers [n]. lr_factor multiplies the learning rate. Writes nothing if
+/// scalars[kNonFinite] is not 0.
 void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
                      AdamWOptions options, double lr_factor, const double* scalars, Stream stream);
 
 // 8-bit moments.
 
-/// CUDA blocks of the update, each with a partial count of zeroed moments: at most one per thread of the block that adds them.
+/// CUDA blocks of the update, each with a partial count of zeroed moments: at most one per thread of the block that
+/// adds them.
 constexpr std::int64_t kMaxAdamW8bitPartials = 1024;
 constexpr std::int64_t num_adamw_8bit_partials(std::int64_t num_blocks) {
   constexpr std::int64_t kWarps = 8;

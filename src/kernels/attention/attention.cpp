@@ -31,9 +31,7 @@ std::vector<Document> documents_of(const AttentionLayout& layout) {
   for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
     const Document doc{layout.cu_seqlens_q[d], layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d],
                        layout.cu_seqlens_k[d], layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]};
-    if (doc.len_q > 0 || doc.len_k > 0) {
-      documents.push_back(doc);
-    }
+    if (doc.len_q > 0 || doc.len_k > 0) documents.push_back(doc);
   }
   return documents;
 }
@@ -55,14 +53,10 @@ struct Plan {
 void plan_document(const Document& document, int64_t window, Plan& plan) {
   auto [query, len_q, key, len_k] = document;
   const int64_t blind = std::min(len_q, std::max<int64_t>(0, len_q - len_k));
-  if (blind > 0) {
-    plan.blind_queries.emplace_back(query, query + blind);
-  }
+  if (blind > 0) plan.blind_queries.emplace_back(query, query + blind);
   query += blind;
   len_q -= blind;
-  if (len_q == 0) {
-    return;
-  }
+  if (len_q == 0) return;
   const bool is_windowed = window > 0 && window < len_k;
   const int64_t offset = len_k - len_q;
   if (!is_windowed && offset == 0) {
@@ -96,9 +90,7 @@ class MaskCache {
       last_ = b;
       const auto ones = at::ones({b.num_queries, b.num_keys}, like.options().dtype(at::kBool));
       auto visible = ones.tril(b.diagonal);
-      if (b.window > 0) {
-        visible = visible.triu(b.diagonal - b.window + 1);
-      }
+      if (b.window > 0) visible = visible.triu(b.diagonal - b.window + 1);
       mask_ = at::zeros({b.num_queries, b.num_keys}, like.options());
       mask_.masked_fill_(visible.logical_not(), -kInfinity);
     }
@@ -110,7 +102,7 @@ class MaskCache {
   at::Tensor mask_;
 };
 
-// Tokens [begin, begin + size) of t [N, H, E] as ATen's [1, H, L, E]; bf16 in fp32 if the processor has no bf16 products.
+// Tokens [begin, begin + size) of t [N, H, E] as ATen's [1, H, L, E]; bf16 in fp32 if the CPU has no bf16 products.
 at::Tensor heads_first(const at::Tensor& t, int64_t begin, int64_t size) {
   const at::Tensor tokens = t.narrow(0, begin, size);
   const bool is_widened = t.scalar_type() == at::kBFloat16 && !has_bf16_gemm();
@@ -127,9 +119,7 @@ at::Tensor expand_heads(const at::Tensor& t, int64_t num_heads) {
 
 // [S, H, E] to [S, K, E], the heads of a group summed in fp32.
 at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
-  if (t.size(1) == num_kv_heads) {
-    return to_math(t);
-  }
+  if (t.size(1) == num_kv_heads) return to_math(t);
   return t.view({t.size(0), num_kv_heads, t.size(1) / num_kv_heads, t.size(2)})
       .sum(2, /*keepdim=*/false, math_dtype(t));
 }
@@ -167,9 +157,7 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
       gradients.v.narrow(0, b.key, b.num_keys).copy_(gv_sum);
     }
   }
-  for (const auto& [begin, end] : plan.blind_queries) {
-    gradients.q.narrow(0, begin, end - begin).zero_();
-  }
+  for (const auto& [begin, end] : plan.blind_queries) gradients.q.narrow(0, begin, end - begin).zero_();
   if (is_blocked) {
     gradients.k.copy_(dk_sum);
     gradients.v.copy_(dv_sum);
@@ -235,9 +223,7 @@ void describe_attention_backward(Work& work, AttentionBackend backend, const Att
 
 void check_lengths(const char* kernel, const char* name, const std::vector<int64_t>& cu_seqlens, int64_t num_tokens) {
   bool ok = !cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() <= num_tokens;
-  for (std::size_t d = 1; ok && d < cu_seqlens.size(); ++d) {
-    ok = cu_seqlens[d - 1] <= cu_seqlens[d];
-  }
+  for (std::size_t d = 1; ok && d < cu_seqlens.size(); ++d) ok = cu_seqlens[d - 1] <= cu_seqlens[d];
   if (!ok) {
     throw ShapeError(fmt::format("{}: {}", kernel, name), "must start with 0, never decrease and stay within {} tokens",
                      num_tokens);
@@ -357,9 +343,7 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   const auto last_visible = (at::arange(len_q, options) + (len_k - len_q)).unsqueeze(1);
   const auto key = at::arange(len_k, options).unsqueeze(0);
   auto hidden = key > last_visible;
-  if (layout.window > 0) {
-    hidden = hidden | (key <= last_visible - layout.window);
-  }
+  if (layout.window > 0) hidden = hidden | (key <= last_visible - layout.window);
   return (at::matmul(q, k.transpose(1, 2)) * layout.scale).masked_fill(hidden, -kInfinity);
 }
 
@@ -453,9 +437,7 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
   }
   const CudaAttention* const backend = capturable_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, gradients);
-  if (!is_complete(layout)) {
-    return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), gradients);
-  }
+  if (!is_complete(layout)) return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), gradients);
   backend->backward(dout, q, k, v, out, lse, layout, gradients);
 }
 

@@ -180,8 +180,8 @@ void backward_tile(Rows<const T> dy, Rows<const T> x, const ConvFilter<T>& filte
   if (dweight != nullptr) flush();
 }
 
-/// Calls run(number of taps, c, begin, end) in parallel, for kColumns channels from c and block_tokens tokens at a time;
-/// then clears the rest of `to`.
+/// Calls run(number of taps, c, begin, end) in parallel for tiles of kColumns channels and block_tokens tokens; then
+/// clears the rest of `to`.
 template <class T, class Run>
 void for_each_tile(const ConvFilter<T>& filter, const HostRanges& sequences, std::int64_t block_tokens, Rows<T> to,
                    const Run& run) {

@@ -1,5 +1,5 @@
-// A thread takes a pack of channels through a run of tokens, and keeps the inputs of the filter in registers. Threads of
-// a block have the same run, so that none waits for another's sequence to end.
+// A thread takes a pack of channels through a run of tokens, and keeps the inputs of the filter in registers. Threads
+// of a block have the same run, so that none waits for another's sequence to end.
 // Elements moved: forward 1 read, 1 written; backward 2 read, 1 written; weight gradient 2 read. Inputs before a run,
 // and for the backward those after it, are read again from L2.
 #include "causal_conv_parts.h"

@@ -129,9 +129,7 @@ void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targ
     const auto first = at::where(values == largest, columns, values.size(1)).amin(1);
     output.correct.copy_(first == targets);
   }
-  if (output.confidence.defined()) {
-    output.confidence.copy_((largest - lse).exp().squeeze(1));
-  }
+  if (output.confidence.defined()) output.confidence.copy_((largest - lse).exp().squeeze(1));
   if (denominator.defined()) {
     auto gradient = (values - lse).exp();
     gradient.scatter_add_(1, index, at::full_like(index, -1, gradient.options()));

@@ -24,18 +24,14 @@ LORA_TRAIN_CLONES SoftmaxSum sum_row(const T* x, std::int64_t V) {
     const std::int64_t end = std::min(first + kTile, V);
     float largest = s.largest;
 #pragma omp simd reduction(max : largest)
-    for (std::int64_t i = first; i < end; ++i) {
-      largest = std::max(largest, load(x + i));
-    }
+    for (std::int64_t i = first; i < end; ++i) largest = std::max(largest, load(x + i));
     if (largest > s.largest) {
       s.sum *= std::exp(static_cast<double>(s.largest) - static_cast<double>(largest));
       s.largest = largest;
     }
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = first; i < end; ++i) {
-      sum += fast_exp(load(x + i) - largest);
-    }
+    for (std::int64_t i = first; i < end; ++i) sum += fast_exp(load(x + i) - largest);
     s.sum += static_cast<double>(sum);
   }
   return s;
@@ -44,9 +40,7 @@ LORA_TRAIN_CLONES SoftmaxSum sum_row(const T* x, std::int64_t V) {
 template <class T>
 LORA_TRAIN_CLONES void gradient_row(T* x, float largest, float factor, std::int64_t V) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < V; ++i) {
-    store(x + i, fast_exp(load(x + i) - largest) * factor);
-  }
+  for (std::int64_t i = 0; i < V; ++i) store(x + i, fast_exp(load(x + i) - largest) * factor);
 }
 
 template <class T>
@@ -82,9 +76,7 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, con
       const SoftmaxSum s = sum_row(x, V);
       const double from_largest = static_cast<double>(load(x + target)) - static_cast<double>(s.largest);
       losses[m] = static_cast<float>(std::log(s.sum) - from_largest);
-      if (correct != nullptr) {
-        correct[m] = is_first_of_largest(x, target, s.largest);
-      }
+      if (correct != nullptr) correct[m] = is_first_of_largest(x, target, s.largest);
       if (confidence != nullptr) {
         confidence[m] = static_cast<float>(1.0 / s.sum);
       }

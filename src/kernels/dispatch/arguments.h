@@ -65,7 +65,7 @@ void dispatch_dtype(const at::Tensor& t, const Run& run) {
   t.scalar_type() == at::kFloat ? run(ElementType<float>()) : run(ElementType<Bf16>());
 }
 
-/// Runs a kernel for tensors like x: reference(), or native(ElementType<T>(), implementation); nothing on a meta device.
+/// Runs a kernel for tensors like x: reference(), or native(ElementType<T>(), implementation); for meta tensors, nothing.
 template <class Reference, class Native>
 void run_kernel(KernelName kernel, const at::Tensor& x, const Reference& reference, const Native& native) {
   if (x.is_meta()) return;

@@ -47,9 +47,7 @@ at::Device device_in_use() {
 
 void check_shape(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes) {
   bool ok = t.defined() && t.dim() == static_cast<int64_t>(sizes.size());
-  for (std::size_t i = 0; ok && i < sizes.size(); ++i) {
-    ok = sizes[i] < 0 || t.size(static_cast<int64_t>(i)) == sizes[i];
-  }
+  for (std::size_t i = 0; ok && i < sizes.size(); ++i) ok = sizes[i] < 0 || t.size(static_cast<int64_t>(i)) == sizes[i];
   if (!ok) {
     std::ostringstream expected;
     expected << "shape " << sizes << " (-1 = any)";
@@ -78,9 +76,7 @@ void check_vector(const char* kernel, const char* name, const at::Tensor& t, int
 }
 
 void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype) {
-  if (!t.defined() || t.scalar_type() != dtype) {
-    fail(kernel, name, t, std::string("dtype ") + c10::toString(dtype));
-  }
+  if (!t.defined() || t.scalar_type() != dtype) fail(kernel, name, t, std::string("dtype ") + c10::toString(dtype));
 }
 
 void check_floating(const char* kernel, const char* name, const at::Tensor& t) {

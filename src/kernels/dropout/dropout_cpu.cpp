@@ -45,9 +45,7 @@ LORA_TRAIN_CLONES void drop_row(const T* x, std::uint32_t document, std::uint32_
   for (std::int64_t d = 0; d < D; d += 4 * kGroups) {
     draw(words, document, position, static_cast<std::uint32_t>(d / 4), key);
     for (std::int64_t i = 0; i < kGroups; ++i) {
-      for (std::int64_t j = 0; j < 4; ++j) {
-        masks[4 * i + j] = (words.c[j][i] >> 8) >= threshold ? factor : 0.0F;
-      }
+      for (std::int64_t j = 0; j < 4; ++j) masks[4 * i + j] = (words.c[j][i] >> 8) >= threshold ? factor : 0.0F;
     }
     const std::int64_t width = std::min(4 * kGroups, D - d);
 #pragma omp simd

@@ -1,5 +1,5 @@
-// One block per token; a thread takes 16 bytes, which are one Philox counter in fp32 or two in bf16. Memory traffic: every
-// element is read once and written once.
+// One block per token; a thread takes 16 bytes, which are one Philox counter in fp32 or two in bf16. Memory traffic:
+// every element is read once and written once.
 #include "dropout_parts.h"
 #include "launch/elements.h"
 #include "launch/launch.h"

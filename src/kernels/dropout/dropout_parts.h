@@ -1,4 +1,4 @@
-// Contract in dropout.h; T is float or Bf16. On a GPU in stream order: pointers are device memory, including key. No torch.
+// Contract in dropout.h; T is float or Bf16. On a GPU in stream order: pointers are device memory, also key. No torch.
 #pragma once
 
 #include <cstdint>

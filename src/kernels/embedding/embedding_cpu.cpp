@@ -10,17 +10,13 @@ namespace {
 template <class T>
 LORA_TRAIN_CLONES void add_row(const T* from, float scale, float* to, std::int64_t D) {
 #pragma omp simd
-  for (std::int64_t d = 0; d < D; ++d) {
-    to[d] += scale * load(from + d);
-  }
+  for (std::int64_t d = 0; d < D; ++d) to[d] += scale * load(from + d);
 }
 
 template <class T>
 LORA_TRAIN_CLONES void scale_row(const T* from, float scale, T* to, std::int64_t D) {
 #pragma omp simd
-  for (std::int64_t d = 0; d < D; ++d) {
-    store(to + d, scale * load(from + d));
-  }
+  for (std::int64_t d = 0; d < D; ++d) store(to + d, scale * load(from + d));
 }
 
 }  // namespace
@@ -38,9 +34,7 @@ template <class T>
 void gather_scaled_rows_cpu(Rows<const T> weight, const std::int32_t* ids, float scale, Rows<T> out,
                             std::int64_t num_tokens, std::int64_t D) {
   parallel_ranges(num_tokens, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      scale_row(weight[ids[n]], scale, out[n], D);
-    }
+    for (std::int64_t n = begin; n < end; ++n) scale_row(weight[ids[n]], scale, out[n], D);
   });
 }
 

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr unsigned kColumnLanes = 32, kTokenLanes = 8;
 constexpr int kUnroll = 4;  // tokens that a thread reads at once
 
-/// to[d] += scale * sum of the tokens order[first...] that have this id, for the columns of this block. Lane l takes tokens
-/// l, l + 8, ...; then lanes are added in order.
+/// to[d] += scale * sum of the tokens order[first...] that have this id, for the columns of this block. Lane l takes
+/// tokens l, l + 8, ...; then lanes are added in order.
 template <class T, int kSize>
 __device__ __forceinline__ void add_run(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
                                         float scale, float* to, std::int64_t first, std::int64_t id,

@@ -55,9 +55,7 @@ struct SliceInputs {
     for (int i = 0; i < kPacks; ++i) {
       const float factor = decay_of(log_decays[i]);
       LORA_TRAIN_UNROLL
-      for (int j = 0; j < kSize; ++j) {
-        store(to.address(row(i), column(i) + j), to_float(packs[i].values[j]) * factor);
-      }
+      for (int j = 0; j < kSize; ++j) store(to.address(row(i), column(i) + j), to_float(packs[i].values[j]) * factor);
     }
   }
 };

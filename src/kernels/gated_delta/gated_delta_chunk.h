@@ -68,9 +68,7 @@ struct ChunkWork {
     dv = value_size;
     for (Matrix<F>* matrix : {&q, &k, &dq, &dk_sum, &wide}) matrix->resize(kChunkTokens, dk);
     for (Matrix<F>* matrix : {&v, &z, &n, &o, &x}) matrix->resize(kChunkTokens, dv);
-    for (Matrix<F>* matrix : {&qk, &kk, &gamma, &p, &minus_a, &dp, &m}) {
-      matrix->resize(kChunkTokens, kChunkTokens);
-    }
+    for (Matrix<F>* matrix : {&qk, &kk, &gamma, &p, &minus_a, &dp, &m}) matrix->resize(kChunkTokens, kChunkTokens);
     k_columns.resize(dk, kChunkTokens);
     n_columns.resize(dv, kChunkTokens);
     state_columns.resize(dv, dk);

@@ -171,9 +171,7 @@ __global__ void __launch_bounds__(kScanThreads<kD>, 1) scan_kernel(Problem<T> p,
     next.decays.place(decays);
     Fragment<kChunk, kSlice, kScanWarps<kD>> u = next.values, products;
     m.write(shared_state);
-    if (begin != place.begin) {
-      m.write(p.template state<kD>(p.scratch.states, place.head, begin) + place.column, kD, kD);
-    }
+    if (begin != place.begin) m.write(p.template state<kD>(p.scratch.states, place.head, begin) + place.column, kD, kD);
     __syncthreads();
     if (begin + kChunk < place.end) load(begin + kChunk);
     products.template add_product<false, false>(w, shared_state, 0, kD);

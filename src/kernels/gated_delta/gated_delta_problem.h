@@ -204,8 +204,8 @@ template <class T>
 Problem<T> problem_of(const GatedDeltaSizes& shape, const GatedDeltaRows<T>& inputs, const DeviceSequences& sequences,
                       float* scratch);
 
-/// Normalised q and k, gates, U, W, and N and M of each chunk; for the backward also (I + A)^-1. An `out` with data gets
-/// zeros for tokens of no sequence. state: null, or what sequences begin with and leave.
+/// Normalised q and k, gates, U, W, and N and M of each chunk; for the backward also (I + A)^-1. An `out` with data
+/// gets zeros for tokens of no sequence. state: null, or what sequences begin with and leave.
 template <class T>
 void launch_scan(const Problem<T>& p, float* state, Rows<T> out, bool is_backward, Stream stream);
 

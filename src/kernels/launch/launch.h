@@ -1,7 +1,7 @@
-// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; for tests, the host compiler compiles
-// the same file with LORA_TRAIN_ON_CPU, and tests/support/on_cpu.h emulates grid, block, shared memory, barriers and
-// warp shuffles. Kernels are plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use nothing that
-// on_cpu.h lacks (atomics, dynamic shared memory). No torch here.
+// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; for tests, the host compiler
+// compiles the same file with LORA_TRAIN_ON_CPU, and tests/support/on_cpu.h emulates grid, block, shared memory,
+// barriers and warp shuffles. Kernels are plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use
+// nothing that on_cpu.h lacks (atomics, dynamic shared memory). No torch here.
 #pragma once
 
 #include <cstdint>

@@ -50,9 +50,7 @@ LORA_TRAIN_INLINE void add_tile(const float* block, std::int64_t stride, std::in
     for (int r = 0; r < kRanks; ++r) {
       const float factor = thin[n * ranks + r];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] += factor * row[v];
-      }
+      for (int v = 0; v < kVectors; ++v) acc[r][v] += factor * row[v];
     }
   }
 #pragma GCC unroll 4
@@ -76,13 +74,9 @@ LORA_TRAIN_INLINE void pack_tile(Rows<const T> big, std::int64_t n, std::int64_t
     const T* from = big[n + i] + c;
     if (width == kColumns) {
 #pragma omp simd
-      for (std::int64_t j = 0; j < kColumns; ++j) {
-        packed[i * kColumns + j] = load(from + j);
-      }
+      for (std::int64_t j = 0; j < kColumns; ++j) packed[i * kColumns + j] = load(from + j);
     } else {
-      for (std::int64_t j = 0; j < kColumns; ++j) {
-        packed[i * kColumns + j] = j < width ? load(from + j) : 0.0F;
-      }
+      for (std::int64_t j = 0; j < kColumns; ++j) packed[i * kColumns + j] = j < width ? load(from + j) : 0.0F;
     }
   }
 }
@@ -100,9 +94,7 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
     for (std::int64_t c = p.first; c < p.last; c += kColumns) {
       const std::int64_t width = std::min(kColumns, p.last - c);
       const bool is_direct = std::is_same_v<T, float> && width == kColumns;
-      if (!is_direct) {
-        pack_tile(p.big, n, num_rows, c, width, packed);
-      }
+      if (!is_direct) pack_tile(p.big, n, num_rows, c, width, packed);
       const float* block = packed;
       std::int64_t stride = kColumns;
       if constexpr (std::is_same_v<T, float>) {
@@ -113,9 +105,7 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
         float* sums = p.sums + r * sums_stride + (c - p.first);
         float* to = width == kColumns ? sums : edge;
         const std::int64_t to_stride = width == kColumns ? sums_stride : kColumns;
-        if (width != kColumns) {
-          std::fill(edge, edge + kRanks * kColumns, 0.0F);
-        }
+        if (width != kColumns) std::fill(edge, edge + kRanks * kColumns, 0.0F);
         for (std::int64_t j = 0; j < kColumns; j += kStep) {
           // Prefetches the next tile, a few lines per pass over this one.
           const Prefetch ahead{reinterpret_cast<const char*>(p.big[n] + c + kColumns),
@@ -126,9 +116,7 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
                                      ahead);
         }
         for (std::int64_t k = 0; width != kColumns && k < kRanks; ++k) {
-          for (std::int64_t j = 0; j < width; ++j) {
-            sums[k * sums_stride + j] += edge[k * kColumns + j];
-          }
+          for (std::int64_t j = 0; j < width; ++j) sums[k * sums_stride + j] += edge[k * kColumns + j];
         }
       }
     }
@@ -159,9 +147,7 @@ void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, st
   const std::int64_t ranks = (R + kRanks - 1) / kRanks * kRanks;
   std::vector<float> thin_fp32(static_cast<std::size_t>(N * ranks));
   for (std::int64_t n = 0; n < N; ++n) {
-    for (std::int64_t r = 0; r < R; ++r) {
-      thin_fp32[static_cast<std::size_t>(n * ranks + r)] = load(thin[n] + r);
-    }
+    for (std::int64_t r = 0; r < R; ++r) thin_fp32[static_cast<std::size_t>(n * ranks + r)] = load(thin[n] + r);
   }
   const std::int64_t num_tiles = (C + kColumns - 1) / kColumns;
   parallel_ranges(num_tiles, row_grain(kColumns * N), [&](std::int64_t begin, std::int64_t end) {
@@ -197,9 +183,7 @@ void lora_grad_a_cpu(Rows<const T> ds, Rows<const T> x, const LoraTargets& targe
     for (const LoraTarget& target : targets) {
       for (std::int64_t r = 0; r < target.rank; ++r) {
         const float* const from = sums + (target.column + r) * (last - first);
-        for (std::int64_t d = first; d < last; ++d) {
-          target.grad[r][d] += target.scale * from[d - first];
-        }
+        for (std::int64_t d = first; d < last; ++d) target.grad[r][d] += target.scale * from[d - first];
       }
     }
   });

@@ -2,10 +2,10 @@
 // launches. First, a block sums some columns over a chunk of tokens and leaves the sums in the workspace; then the
 // partial sums of the chunks are added, always in the same order.
 //
-// On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
-// threads of other ranks read the same pack from L1; the thin matrix is in shared memory as fp32. That is N C R
-// multiplications and additions, which above R = 16 take longer than reading bf16; so bf16 with rows that allow packs
-// uses tensor cores (lora_device.h), where dS = dy sB can come from the same read.
+// On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in
+// registers, threads of other ranks read the same pack from L1; the thin matrix is in shared memory as fp32. That is N
+// C R multiplications and additions, which above R = 16 take longer than reading bf16; so bf16 with rows that allow
+// packs uses tensor cores (lora_device.h), where dS = dy sB can come from the same read.
 //
 // Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) per partial sum, of which there are
 // [chunks, ranks, C] and, with dS, [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the

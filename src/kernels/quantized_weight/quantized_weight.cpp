@@ -132,9 +132,7 @@ at::Tensor scales_of_blocks(const QuantizedWeight& weight) {
 
 at::Tensor values_of(const QuantizedWeight& weight) {
   const std::int64_t O = weight.out_features, D = weight.in_features;
-  if (weight.code == WeightCode::kInt8) {
-    return weight.codes.to(at::kFloat) * (weight.scales * kInt8Step).unsqueeze(1);
-  }
+  if (weight.code == WeightCode::kInt8) return weight.codes.to(at::kFloat) * (weight.scales * kInt8Step).unsqueeze(1);
   if (weight.code == WeightCode::kFp8) {
     return weight.codes.to(at::kFloat) *
            spread(spread(weight.scales, weight.block_rows, 0, O), weight.block_columns, 1, D);

@@ -1,10 +1,10 @@
 // All matrices of a layer in one launch: a block takes 1024 packs of 8 elements of one matrix, selected by a table in
 // device memory, so that the 8 codes of neighbouring threads and the resulting bf16 values (16 bytes) are contiguous in
 // memory.
-// Memory traffic per element in bf16, 2 bytes of them written: nf4 and fp4 0.5 + 4/64 read, nested 0.5 + 1/64 + 4/16384; int8
-// 1 + 4/D; fp8 1 + 4/16384. Plus 164 bytes of the tables per block of 8192 elements, which stay in the cache. The same
-// launch writes adapter columns and linears that their folder leaves plain: 4 or 2 bytes read, and so few of them that
-// one pack at a time is enough, which leaves registers for the codes.
+// Memory traffic per element in bf16, 2 bytes of them written: nf4 and fp4 0.5 + 4/64 read, nested 0.5 + 1/64 +
+// 4/16384; int8 1 + 4/D; fp8 1 + 4/16384. Plus 164 bytes of the tables per block of 8192 elements, which stay in the
+// cache. The same launch writes adapter columns and linears that their folder leaves plain: 4 or 2 bytes read, and so
+// few of them that one pack at a time is enough, which leaves registers for the codes.
 #include "launch/launch.h"
 #include "quantized_weight_parts.h"
 

@@ -39,9 +39,7 @@ template <bool kAccumulate, class T>
 LORA_TRAIN_CLONES void backward_row(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, std::int64_t D) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t d = 0; d < D; ++d) {
-    sum += load(dy + d) * (load(w.values + d) + w.offset) * load(x + d);
-  }
+  for (std::int64_t d = 0; d < D; ++d) sum += load(dy + d) * (load(w.values + d) + w.offset) * load(x + d);
   const float along_x = -rstd * rstd * rstd * (sum / static_cast<float>(D));
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
@@ -53,9 +51,7 @@ LORA_TRAIN_CLONES void backward_row(const T* dy, const T* x, NormWeight<T> w, fl
 template <class T>
 LORA_TRAIN_CLONES void add_weight_row(const T* dy, const T* x, float rstd, float* sums, std::int64_t D) {
 #pragma omp simd
-  for (std::int64_t d = 0; d < D; ++d) {
-    sums[d] += load(dy + d) * (load(x + d) * rstd);
-  }
+  for (std::int64_t d = 0; d < D; ++d) sums[d] += load(dy + d) * (load(x + d) * rstd);
 }
 
 }  // namespace
@@ -95,9 +91,7 @@ void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float
         for (std::int64_t n = first; n < std::min(first + kRows, num_rows); ++n) {
           add_weight_row(dy[n] + d, x[n] + d, rstd[n], sums, width);
         }
-        for (std::int64_t i = 0; i < width; ++i) {
-          dweight[d + i] += sums[i];
-        }
+        for (std::int64_t i = 0; i < width; ++i) dweight[d + i] += sums[i];
       }
     }
   });

@@ -1,8 +1,8 @@
 // A block takes one row; the forward takes two if a thread then has one pack of each. A thread keeps its elements in
 // registers until the sums are known.
 //
-// Memory traffic of bf16, bytes per element: the forward reads 2 (4 with a residual) and writes 2; the backward reads 4 (6 to
-// accumulate) and writes 2. The weight comes from L2, 2 bytes per element of a row. With two rows per block, the
+// Memory traffic of bf16, bytes per element: the forward reads 2 (4 with a residual) and writes 2; the backward reads 4
+// (6 to accumulate) and writes 2. The weight comes from L2, 2 bytes per element of a row. With two rows per block, the
 // forward loads it before the reduction, at 1 byte per element. For D = 3584, an SM then holds 3 blocks of two rows,
 // instead of 4 of one: 64 KiB of loads in flight with the weight, instead of 28.
 #include <type_traits>
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(kColumns* kRowLanes)
   dweight[d] += sum;
 }
 
-/// Calls run() with the size of packs and the number of them that a thread keeps: 1, 2 or 4, the fewest that hold a row.
-/// Fewer registers give higher occupancy.
+/// Calls run() with the size of packs and the number of them that a thread keeps: 1, 2 or 4, the fewest that hold a
+/// row. Fewer registers give higher occupancy.
 template <class T, class Run>
 void with_cached(bool is_packed, std::int64_t D, const Run& run) {
   with_packs<T>(is_packed, [&]<int kSize>(PackSize<kSize> size) {

@@ -51,9 +51,7 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
 void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse) {
   const auto cos = table.cos.index_select(0, positions).unsqueeze(1);
   auto sin = table.sin.index_select(0, positions).unsqueeze(1);
-  if (inverse) {
-    sin = -sin;
-  }
+  if (inverse) sin = -sin;
   const auto turned = x.narrow(-1, 0, rotary_size(table));
   const auto halves = to_math(turned).chunk(2, -1);
   const auto first = halves[0] * cos - halves[1] * sin;

@@ -1,9 +1,9 @@
-// One block per row, without a sort. A search narrows a range of keys (the logits' bits in order, or ids) until one is left:
-// each pass cuts the range into kBins parts, sums the weights from its upper end to each cut, and keeps the part in
-// which the sum reaches the goal. All sums are fp64 in a fixed order.
-// Memory traffic: a pass reads the row, 4 bytes per logit, from L2 after the first. Passes over the whole row: 1 greedy, 2
-// without top_k and top_p; each of top_k, top_p and the draw after them takes at most kLinearPasses + 11, the last two
-// 1 more, or 2 with ties. exp is computed only in the range that is left.
+// One block per row, without a sort. A search narrows a range of keys (the logits' bits in order, or ids) until one is
+// left: each pass cuts the range into kBins parts, sums the weights from its upper end to each cut, and keeps the part
+// in which the sum reaches the goal. All sums are fp64 in a fixed order.
+// Memory traffic: a pass reads the row, 4 bytes per logit, from L2 after the first. Passes over the whole row: 1
+// greedy, 2 without top_k and top_p; each of top_k, top_p and the draw after them takes at most kLinearPasses + 11, the
+// last two 1 more, or 2 with ties. exp is computed only in the range that is left.
 #include <cfloat>
 
 #include "launch/elements.h"

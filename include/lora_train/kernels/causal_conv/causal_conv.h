@@ -1,5 +1,5 @@
-// Causal convolution over the tokens of each sequence, one filter per channel, followed by silu. N tokens, C channels, T
-// taps, S rows of states. Source: transformers modeling_qwen3_5.py (causal_conv1d_fn); arXiv 2412.06464.
+// Causal convolution over the tokens of each sequence, one filter per channel, followed by silu. N tokens, C channels,
+// T taps, S rows of states. Source: transformers modeling_qwen3_5.py (causal_conv1d_fn); arXiv 2412.06464.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +8,10 @@
 
 namespace lora_train::kernels {
 
-/// y[n, c] = silu(sum over j < T of weight[c, j] x[n - T + 1 + j, c]); inputs before the start of a sequence are zero, or
-/// those of its state. x [N, C] fp32, bf16 or fp64, rows may be strided. weight [C, T], dtype of x, T from 1 to 8. y [N,
-/// C] like x; may not alias it. Sums in fp32 (fp64), rounded once. state [S, C, T - 1], dtype of x, or undefined: the
-/// last T - 1 inputs of a sequence, the newest last; used if sequences.state_rows is defined.
+/// y[n, c] = silu(sum over j < T of weight[c, j] x[n - T + 1 + j, c]); inputs before the start of a sequence are zero,
+/// or those of its state. x [N, C] fp32, bf16 or fp64, rows may be strided. weight [C, T], dtype of x, T from 1 to 8. y
+/// [N, C] like x; may not alias it. Sums in fp32 (fp64), rounded once. state [S, C, T - 1], dtype of x, or undefined:
+/// the last T - 1 inputs of a sequence, the newest last; used if sequences.state_rows is defined.
 void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const Sequences& sequences, at::Tensor& state,
                          at::Tensor& y);
 

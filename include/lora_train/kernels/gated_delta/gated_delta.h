@@ -1,6 +1,7 @@
 // The gated delta rule: linear attention whose state decays, and forgets what a key held before it takes the new value.
-// N tokens, Hk key heads, Hv value heads (a multiple of Hk), dk and dv their sizes, S rows of states. Value head h reads
-// key head h / (Hv / Hk). Source: arXiv 2412.06464; transformers modeling_qwen3_5.py (torch_chunk_gated_delta_rule).
+// N tokens, Hk key heads, Hv value heads (a multiple of Hk), dk and dv their sizes, S rows of states. Value head h
+// reads key head h / (Hv / Hk). Source: arXiv 2412.06464; transformers modeling_qwen3_5.py
+// (torch_chunk_gated_delta_rule).
 //
 // Per value head, with the state M [dk, dv], zero at the start of a sequence:
 //   q = l2norm(q) / sqrt(dk), k = l2norm(k), l2norm(x) = x / sqrt(sum of squares + 1e-6)
@@ -34,8 +35,8 @@ struct GatedDeltaGradients {
 void gated_delta_forward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& inputs, const Sequences& sequences,
                          at::Tensor& state, at::Tensor& scratch, at::Tensor& out);
 
-/// The gradients, of sequences without states; repeats the forward, whose states it keeps in `scratch`. d_out [N, Hv dv]
-/// like out. Sums have a fixed order.
+/// The gradients, of sequences without states; repeats the forward, whose states it keeps in `scratch`. d_out [N, Hv
+/// dv] like out. Sums have a fixed order.
 void gated_delta_backward(const GatedDeltaSizes& sizes, const GatedDeltaInputs& inputs, const Sequences& sequences,
                           const at::Tensor& d_out, at::Tensor& scratch, GatedDeltaGradients& gradients);
 

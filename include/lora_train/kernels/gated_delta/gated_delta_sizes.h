@@ -18,8 +18,8 @@ struct GatedDeltaSizes {
 /// Tokens that the chunked form takes together; the last chunk of a sequence may be shorter.
 constexpr std::int64_t kChunkTokens = 64;
 
-/// FLOPs of the forward's products per token of full chunks: pairs of a chunk's tokens in order, twice by dk and twice by
-/// dv, and three products with the state.
+/// FLOPs of the forward's products per token of full chunks: pairs of a chunk's tokens in order, twice by dk and twice
+/// by dv, and three products with the state.
 constexpr std::int64_t gated_delta_flops(const GatedDeltaSizes& sizes) {
   const std::int64_t dk = sizes.key_size, dv = sizes.value_size;
   return sizes.value_heads * (2 * (kChunkTokens + 1) * (dk + dv) + 6 * dk * dv);
@@ -32,8 +32,8 @@ constexpr std::int64_t gated_delta_padded_size(const GatedDeltaSizes& sizes) {
   return sizes.key_size <= 32 && sizes.value_size <= 32 ? 32 : kGatedDeltaMostSize;
 }
 
-/// Elements per token of the matrices in the scratch memory of a GPU: q and k of the key heads; of the value heads states
-/// and their gradients, three rows and one of chunk tokens.
+/// Elements per token of the matrices in the scratch memory of a GPU: q and k of the key heads; of the value heads
+/// states and their gradients, three rows and one of chunk tokens.
 constexpr std::int64_t gated_delta_matrix_elements(const GatedDeltaSizes& sizes) {
   const std::int64_t size = gated_delta_padded_size(sizes), states = 2 * size * size / kChunkTokens;
   return 2 * sizes.key_heads * size + sizes.value_heads * (states + 3 * size + kChunkTokens);

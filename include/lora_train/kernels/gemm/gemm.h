@@ -22,12 +22,12 @@ struct GemmExtras {
   WorkClass work_class = WorkClass::kGemm;  ///< how a recorder classifies it
 };
 
-/// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; on a CPU, b may be bf16 beside an fp32 a. Each may be a transposed
-/// view; rows (or columns of a transposed one) may be strided. y [M, N]: dtype of a, or fp32 for bf16 a and b; rows may
-/// be strided; y must not overlap a or b. Sums bf16 in fp32. On CUDA, uses cuBLASLt if cuda_library() is loaded and the
-/// dtype is not fp64, on the current stream and without an allocation. On an x86 CPU without AVX-512, and for a bf16 b
-/// beside an fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is gemm_reference. Throws
-/// ShapeError, and DeviceError from CUDA.
+/// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; on a CPU, b may be bf16 beside an fp32 a. Each may be a
+/// transposed view; rows (or columns of a transposed one) may be strided. y [M, N]: dtype of a, or fp32 for bf16 a and
+/// b; rows may be strided; y must not overlap a or b. Sums bf16 in fp32. On CUDA, uses cuBLASLt if cuda_library() is
+/// loaded and the dtype is not fp64, on the current stream and without an allocation. On an x86 CPU without AVX-512,
+/// and for a bf16 b beside an fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is
+/// gemm_reference. Throws ShapeError, and DeviceError from CUDA.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
 
 /// The same with at::mm_out and at::addmm_out; any device.

@@ -1,5 +1,6 @@
 // Root-mean-square norm over the last dimension, and its gradient. N rows, D features.
-// Source: pytorch.org/docs/stable/generated/torch.nn.RMSNorm.html. Rounds as LlamaRMSNorm and Gemma3RMSNorm of transformers.
+// Source: pytorch.org/docs/stable/generated/torch.nn.RMSNorm.html. Rounds as LlamaRMSNorm and Gemma3RMSNorm of
+// transformers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
