@@ -24,25 +24,19 @@ void list_chunks(std::span<const std::int32_t> cu_seqlens, std::span<std::int32_
   std::ranges::fill(chunk_sequence.subspan(count), -1);
 }
 
-Sequences make_sequences(std::vector<std::int64_t> cu_seqlens, at::Device device, std::int64_t max_chunks) {
+Sequences make_sequences(std::vector<std::int64_t> cu_seqlens, at::Device device) {
   const std::vector<std::int32_t> cu(cu_seqlens.begin(), cu_seqlens.end());
-  std::int64_t chunks = 0;
-  for (std::size_t s = 0; s + 1 < cu.size(); ++s) chunks += (cu[s + 1] - cu[s] + kChunkTokens - 1) / kChunkTokens;
-  std::vector<std::int32_t> cu_chunks(cu.size()),
-      chunk_sequence(static_cast<std::size_t>(max_chunks > 0 ? max_chunks : chunks));
+  std::vector<std::int32_t> cu_chunks(cu.size()), chunk_sequence;
+  const std::int64_t most = most_chunks(cu_seqlens.back(), std::ssize(cu_seqlens) - 1);
+  chunk_sequence.resize(static_cast<std::size_t>(most));
   list_chunks(cu, cu_chunks, chunk_sequence);
+  chunk_sequence.resize(static_cast<std::size_t>(cu_chunks.back()));
   const auto put = [&](const std::vector<std::int32_t>& list) { return at::tensor(list, at::kInt).to(device); };
   return {std::move(cu_seqlens), put(cu), put(cu_chunks), put(chunk_sequence), {}};
 }
 
 void check_sequences(const char* kernel, const Sequences& sequences, std::int64_t num_tokens) {
-  const std::vector<std::int64_t>& cu = sequences.cu_seqlens;
-  bool ok = !cu.empty() && cu.front() == 0 && cu.back() <= num_tokens;
-  for (std::size_t s = 0; ok && s + 1 < cu.size(); ++s) ok = cu[s] <= cu[s + 1];
-  if (!ok) {
-    throw ShapeError(std::string(kernel) + ": cu_seqlens", "{} numbers, expected ascending ones from 0 to at most {}",
-                     cu.size(), num_tokens);
-  }
+  check_lengths(kernel, "cu_seqlens", sequences.cu_seqlens, num_tokens);
   if (sequences.state_rows.defined())
     check_vector(kernel, "state_rows", sequences.state_rows, sequences.size(), at::kLong);
 }

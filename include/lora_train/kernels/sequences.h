@@ -38,8 +38,7 @@ constexpr std::int64_t most_chunks(std::int64_t num_tokens, std::int64_t num_seq
 void list_chunks(std::span<const std::int32_t> cu_seqlens, std::span<std::int32_t> cu_chunks,
                  std::span<std::int32_t> chunk_sequence);
 
-/// Sequences without states. Copies the lists to the device, with room for `max_chunks` (0: as many as there are).
-/// Throws ShapeError if there are more.
-Sequences make_sequences(std::vector<std::int64_t> cu_seqlens, at::Device device, std::int64_t max_chunks = 0);
+/// Sequences without states. Copies the lists to the device.
+Sequences make_sequences(std::vector<std::int64_t> cu_seqlens, at::Device device);
 
 }  // namespace lora_train::kernels

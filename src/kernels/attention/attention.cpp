@@ -221,15 +221,6 @@ void describe_attention_backward(Work& work, AttentionBackend backend, const Att
   work.passes_through("dk and dv of every head", 2 * bytes_of(t.q)).launches(6);
 }
 
-void check_lengths(const char* kernel, const char* name, const std::vector<int64_t>& cu_seqlens, int64_t num_tokens) {
-  bool ok = !cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() <= num_tokens;
-  for (std::size_t d = 1; ok && d < cu_seqlens.size(); ++d) ok = cu_seqlens[d - 1] <= cu_seqlens[d];
-  if (!ok) {
-    throw ShapeError(fmt::format("{}: {}", kernel, name), "must start with 0, never decrease and stay within {} tokens",
-                     num_tokens);
-  }
-}
-
 void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionLayout& layout, const at::Tensor& out, const at::Tensor& lse) {
   check_attention(kernel, q, k, v, out);

@@ -38,6 +38,9 @@ void check_like(const char* kernel, const at::Tensor& x, std::initializer_list<N
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 
+/// Ascending numbers from 0 to at most num_tokens.
+void check_lengths(const char* kernel, const char* name, const std::vector<int64_t>& cu_seqlens, int64_t num_tokens);
+
 struct Sequences;
 /// The lists on the host, and the shape of the states' rows. Lists on a GPU are checked where they are read.
 void check_sequences(const char* kernel, const Sequences& sequences, std::int64_t num_tokens);

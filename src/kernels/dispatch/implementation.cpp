@@ -98,6 +98,15 @@ void check_contiguous(const char* kernel, const char* name, const at::Tensor& t)
   if (!t.is_contiguous()) fail(kernel, name, t, "contiguous memory");
 }
 
+void check_lengths(const char* kernel, const char* name, const std::vector<int64_t>& cu_seqlens, int64_t num_tokens) {
+  bool ok = !cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() <= num_tokens;
+  for (std::size_t d = 1; ok && d < cu_seqlens.size(); ++d) ok = cu_seqlens[d - 1] <= cu_seqlens[d];
+  if (!ok) {
+    throw ShapeError(fmt::format("{}: {}", kernel, name), "must start with 0, never decrease and stay within {} tokens",
+                     num_tokens);
+  }
+}
+
 void set_kernel_setting(KernelName kernel, KernelSetting setting) {
   settings[static_cast<std::size_t>(kernel)] = setting;
 }

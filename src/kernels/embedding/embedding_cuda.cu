@@ -115,31 +115,16 @@ __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
 // Picked rows: one block each.
 
 template <class T, int kSize>
-__device__ __forceinline__ void copy_row(const T* from, T* to, std::int64_t D) {
-  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
-  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) {
-    store_pack<kSize>(to + d, load_pack<kSize>(from + d));
-  }
-}
-
-template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to,
                                                                std::int64_t num_rows, std::int64_t D) {
-  T* const target = to[blockIdx.x];
-  if (rows[blockIdx.x] < num_rows) {
-    copy_row<T, kSize>(from[rows[blockIdx.x]], target, D);
-    return;
-  }
-  Pack<T, kSize> zeros;
-  for (int i = 0; i < kSize; ++i) store(&zeros.values[i], 0.0F);
-  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
-  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) store_pack<kSize>(target + d, zeros);
+  const std::int64_t row = rows[blockIdx.x];
+  row < num_rows ? copy_row<kSize>(from[row], to[blockIdx.x], D) : clear_row<kSize>(to[blockIdx.x], D);
 }
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads) scatter_rows_kernel(Rows<const T> from, const std::int64_t* rows,
                                                                 Rows<T> to, std::int64_t num_rows, std::int64_t D) {
-  if (rows[blockIdx.x] < num_rows) copy_row<T, kSize>(from[blockIdx.x], to[rows[blockIdx.x]], D);
+  if (rows[blockIdx.x] < num_rows) copy_row<kSize>(from[blockIdx.x], to[rows[blockIdx.x]], D);
 }
 
 constexpr unsigned kListThreads = 1024;

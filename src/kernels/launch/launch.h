@@ -88,6 +88,20 @@ __device__ __forceinline__ unsigned thread_index_again() {
 #endif
 }
 
+/// A block copies, or clears, the `width` elements of a row in packs of kSize.
+template <int kSize, class T>
+__device__ __forceinline__ void copy_row(const T* from, T* to, std::int64_t width) {
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += std::int64_t{blockDim.x} * kSize) {
+    store_pack<kSize>(to + i, load_pack<kSize>(from + i));
+  }
+}
+template <int kSize, class T>
+__device__ __forceinline__ void clear_row(T* to, std::int64_t width) {
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += std::int64_t{blockDim.x} * kSize) {
+    store_pack(to + i, Pack<T, kSize>{});
+  }
+}
+
 /// The number of blocks that cover `count` elements, `per_block` each: ceil(count / per_block).
 constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;

@@ -103,20 +103,7 @@ template <class T, int kSize>
 __device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n,
                                             const HeadCounts& heads) {
   if (d.v.data == nullptr) return;
-  T* const to = dx[n] + heads.total() * heads.head_size;
-  const std::int64_t width = heads.num_k * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
-  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
-    store_pack<kSize>(to + i, load_pack<kSize>(d.v[n] + i));
-  }
-}
-
-/// Row n of dx for a token without gradients.
-template <class T, int kSize>
-__device__ __forceinline__ void clear_token(Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
-  const std::int64_t width = (heads.total() + heads.num_k) * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
-  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
-    store_pack<kSize>(dx[n] + i, Pack<T, kSize>{});
-  }
+  copy_row<kSize>(d.v[n], dx[n] + heads.total() * heads.head_size, heads.num_k * heads.head_size);
 }
 
 template <class T, int kSize>
@@ -124,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
     rope_backward_kernel(QkvGradients<T> d, RotationTable table, Rows<T> dx, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
-  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
+  if (n >= d.num_tokens) return clear_row<kSize>(dx[n], heads.width());
   const int half = static_cast<int>(heads.rotary / 2);
   const float q_scale = rounded_to<T>(table.scale_of(n, /*is_q=*/true));
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
@@ -254,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
                                  QkNormWeights<T> weights, Rows<T> dx, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
-  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
+  if (n >= d.num_tokens) return clear_row<kSize>(dx[n], heads.width());
   const Pairs pairs(heads);
   const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
   for (std::int64_t first = 0; first < heads.total(); first += place.groups) {

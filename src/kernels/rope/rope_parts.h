@@ -24,6 +24,7 @@ struct RotationTable {
 struct HeadCounts {
   std::int64_t num_q, num_k, head_size, rotary;  ///< E, R
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
+  LORA_TRAIN_INLINE std::int64_t width() const { return (total() + num_k) * head_size; }  ///< of q|k|v
 };
 
 LORA_TRAIN_CPU_AND_CUDA(rope, Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads);

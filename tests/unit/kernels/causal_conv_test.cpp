@@ -23,15 +23,18 @@ TEST(Sequences, ListTheirChunksWithRoomForMore) {
   const auto numbers = [](const at::Tensor& t) {
     return std::vector<int>(t.const_data_ptr<int>(), t.const_data_ptr<int>() + t.numel());
   };
-  const Sequences some = make_sequences(conv_starts({0, 1, 64, 0, 65, 150}), at::kCPU, 10);
+  const Sequences some = make_sequences(conv_starts({0, 1, 64, 0, 65, 150}), at::kCPU);
   EXPECT_EQ(some.size(), 6);
   EXPECT_EQ(numbers(some.cu_seqlens_device), (std::vector<int>{0, 0, 1, 65, 65, 130, 280}));
   EXPECT_EQ(numbers(some.cu_chunks), (std::vector<int>{0, 0, 1, 2, 2, 4, 7}));
-  EXPECT_EQ(numbers(some.chunk_sequence), (std::vector<int>{1, 2, 4, 4, 5, 5, 5, -1, -1, -1}));
+  EXPECT_EQ(numbers(some.chunk_sequence), (std::vector<int>{1, 2, 4, 4, 5, 5, 5}));
   EXPECT_FALSE(some.state_rows.defined());
   EXPECT_EQ(numbers(make_sequences({0, 128, 129}, at::kCPU).chunk_sequence), (std::vector<int>{0, 0, 1}));
   EXPECT_EQ(make_sequences({0}, at::kCPU).chunk_sequence.numel(), 0);
-  EXPECT_THROW(make_sequences({0, 129}, at::kCPU, 2), ShapeError);
+  std::vector<std::int32_t> cu_chunks(3), with_room(5), too_short(2);
+  list_chunks(std::vector<std::int32_t>{0, 128, 129}, cu_chunks, with_room);
+  EXPECT_EQ(with_room, (std::vector<std::int32_t>{0, 0, 1, -1, -1}));
+  EXPECT_THROW(list_chunks(std::vector<std::int32_t>{0, 128, 129}, cu_chunks, too_short), ShapeError);
 }
 
 class CausalConv : public KernelTest {};
