@@ -194,7 +194,7 @@ void for_each_tile(const ConvFilter<T>& filter, const HostRanges& sequences, std
       with_conv_taps(filter.taps, [&](auto taps) { run(taps, i % num_tiles * kColumns, begin, end); });
     }
   });
-  clear_rest(sequences, 0, num_tokens, to, filter.channels);
+  clear_rest(sequences, to, filter.channels);
 }
 
 }  // namespace

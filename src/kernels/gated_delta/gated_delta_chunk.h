@@ -169,10 +169,9 @@ LORA_TRAIN_INLINE void norm_keys_backward(ChunkWork<F>& w) {
 template <class Machine, class F>
 LORA_TRAIN_INLINE void multiply_keys(ChunkWork<F>& w) {
   const std::int64_t rows = w.num_rows;
-  Machine::template call<transpose<F>>(w.k.rows(), rows, padded(w.dk), w.k_columns.rows());
+  Machine::template call<transpose<F>>(w.k, rows, padded(w.dk), w.k_columns);
   for (const auto& [left, result] : {std::pair{&w.q, &w.qk}, std::pair{&w.k, &w.kk}}) {
-    multiply<Machine>(
-        Product<F>{rows, rows, w.dk, plain(*left), w.k_columns.rows(), F{0}, result->rows(), Triangle::kLowerResult});
+    multiply<Machine, F>(rows, rows, w.dk, plain(*left), w.k_columns, F{0}, *result, Triangle::kLowerResult);
   }
 }
 
@@ -213,8 +212,8 @@ constexpr std::int64_t kSolveRows = 8;
 template <class Machine, class F>
 LORA_TRAIN_INLINE void solve_lower(Matrix<F>& minus_a, std::int64_t num_rows, std::int64_t columns, Matrix<F>& rows) {
   for (std::int64_t i = 0; i < num_rows; i += kSolveRows) {
-    multiply<Machine>(Product<F>{
-        kSolveRows, columns, i, {minus_a[i], minus_a.stride(), 1}, rows.rows(), F{1}, {rows[i], rows.stride()}});
+    multiply<Machine, F>(kSolveRows, columns, i, {minus_a[i], minus_a.stride(), 1}, rows, F{1},
+                         {rows[i], rows.stride()});
     for (std::int64_t r = i + 1; r < i + kSolveRows; ++r) {
       for (std::int64_t s = i; s < r; ++s) add_row(minus_a[r][s], rows[s], columns, rows[r]);
     }
@@ -227,13 +226,8 @@ LORA_TRAIN_INLINE void solve_upper(Matrix<F>& minus_a, std::int64_t num_rows, st
   for (std::int64_t i = num_rows - kSolveRows; i >= 0; i -= kSolveRows) {
     const std::int64_t end = i + kSolveRows;
     if (end < num_rows) {
-      multiply<Machine>(Product<F>{kSolveRows,
-                                   columns,
-                                   num_rows - end,
-                                   {minus_a[end] + i, 1, minus_a.stride()},
-                                   {rows[end], rows.stride()},
-                                   F{1},
-                                   {rows[i], rows.stride()}});
+      multiply<Machine, F>(kSolveRows, columns, num_rows - end, {minus_a[end] + i, 1, minus_a.stride()},
+                           {rows[end], rows.stride()}, F{1}, {rows[i], rows.stride()});
     }
     for (std::int64_t r = end - 2; r >= i; --r) {
       for (std::int64_t s = r + 1; s < end; ++s) add_row(minus_a[s][r], rows[s], columns, rows[r]);
@@ -245,7 +239,7 @@ LORA_TRAIN_INLINE void solve_upper(Matrix<F>& minus_a, std::int64_t num_rows, st
 template <class Machine, class F>
 LORA_TRAIN_INLINE void new_values(ChunkWork<F>& w, Matrix<F>& state) {
   const std::int64_t rows = w.num_rows, width = padded(w.dv);
-  multiply<Machine>(Product<F>{rows, width, w.dk, plain(w.k), state.rows(), F{0}, w.z.rows()});
+  multiply<Machine, F>(rows, width, w.dk, plain(w.k), state, F{0}, w.z);
   for (std::int64_t i = 0; i < rows; ++i) {
     F *const z = w.z[i], *const n = w.n[i];
     const F* const v = w.v[i];
@@ -263,10 +257,9 @@ LORA_TRAIN_INLINE void new_values(ChunkWork<F>& w, Matrix<F>& state) {
 template <class Machine, class F>
 LORA_TRAIN_INLINE void outputs(ChunkWork<F>& w, Matrix<F>& state) {
   const std::int64_t rows = w.num_rows, width = padded(w.dv);
-  multiply<Machine>(Product<F>{rows, width, w.dk, plain(w.q), state.rows(), F{0}, w.o.rows()});
+  multiply<Machine, F>(rows, width, w.dk, plain(w.q), state, F{0}, w.o);
   scale_rows(w.o, rows, width, w.e_G);
-  multiply<Machine>(
-      Product<F>{rows, width, w.num_tokens, plain(w.p), w.n.rows(), F{1}, w.o.rows(), Triangle::kLowerLeft});
+  multiply<Machine, F>(rows, width, w.num_tokens, plain(w.p), w.n, F{1}, w.o, Triangle::kLowerLeft);
 }
 
 /// The state at the end. Scales N.
@@ -274,7 +267,7 @@ template <class Machine, class F>
 LORA_TRAIN_INLINE void advance(ChunkWork<F>& w, Matrix<F>& state) {
   const std::int64_t c = w.num_tokens, width = padded(w.dv);
   scale_rows(w.n, c, width, w.e_rest);
-  multiply<Machine>(Product<F>{padded(w.dk), width, c, transposed(w.k), w.n.rows(), w.e_G[c - 1], state.rows()});
+  multiply<Machine, F>(padded(w.dk), width, c, transposed(w.k), w.n, w.e_G[c - 1], state);
 }
 
 /// dP and M from dO N^T and X N^T; what they give to dbeta and dG. Rows and columns are summed in double: what both
@@ -349,34 +342,31 @@ LORA_TRAIN_INLINE void backward_of_values(ChunkWork<F>& w, Matrix<F>& state, Mat
   const std::int64_t c = w.num_tokens, rows = w.num_rows, keys = padded(w.dk), values = padded(w.dv);
   const F decay = w.e_G[c - 1];
   Machine::template call<new_values<Machine, F>>(w, state);
-  multiply<Machine>(Product<F>{rows, values, w.dk, plain(w.k), end.rows(), F{0}, w.x.rows()});
+  multiply<Machine, F>(rows, values, w.dk, plain(w.k), end, F{0}, w.x);
   scale_rows(w.x, rows, values, w.e_rest);
-  multiply<Machine>(Product<F>{rows, values, c, transposed(w.p), w.o.rows(), F{1}, w.x.rows(), Triangle::kUpperLeft});
+  multiply<Machine, F>(rows, values, c, transposed(w.p), w.o, F{1}, w.x, Triangle::kUpperLeft);
   Machine::template call<solve_upper<Machine, F>>(w.minus_a, rows, values, w.x);
 
-  Machine::template call<transpose<F>>(w.n.rows(), rows, values, w.n_columns.rows());
+  Machine::template call<transpose<F>>(w.n, rows, values, w.n_columns);
   for (const auto& [left, result] : {std::pair{&w.o, &w.dp}, std::pair{&w.x, &w.m}}) {
-    multiply<Machine>(
-        Product<F>{rows, rows, w.dv, plain(*left), w.n_columns.rows(), F{0}, result->rows(), Triangle::kLowerResult});
+    multiply<Machine, F>(rows, rows, w.dv, plain(*left), w.n_columns, F{0}, *result, Triangle::kLowerResult);
   }
   pair_gradients(w);
   value_gradients(w);
 
-  Machine::template call<transpose<F>>(state.rows(), keys, values, w.state_columns.rows());
-  multiply<Machine>(Product<F>{rows, keys, w.dv, plain(w.o), w.state_columns.rows(), F{0}, w.wide.rows()});
+  Machine::template call<transpose<F>>(state, keys, values, w.state_columns);
+  multiply<Machine, F>(rows, keys, w.dv, plain(w.o), w.state_columns, F{0}, w.wide);
   double products[kChunkTokens];
   add_wide(w, w.e_G, w.q, w.dq, products);
   for (std::int64_t i = 0; i < c; ++i) w.dG[i] += products[i];
-  multiply<Machine>(Product<F>{rows, keys, w.dv, plain(w.z), w.state_columns.rows(), F{1}, w.dk_sum.rows()});
-  multiply<Machine>(Product<F>{rows, keys, c, plain(w.dp), w.k.rows(), F{1}, w.dq.rows(), Triangle::kLowerLeft});
-  multiply<Machine>(
-      Product<F>{rows, keys, c, transposed(w.dp), w.q.rows(), F{1}, w.dk_sum.rows(), Triangle::kUpperLeft});
-  multiply<Machine>(Product<F>{rows, keys, c, plain(w.m), w.k.rows(), F{1}, w.dk_sum.rows(), Triangle::kLowerLeft});
-  multiply<Machine>(
-      Product<F>{rows, keys, c, transposed(w.m), w.k.rows(), F{1}, w.dk_sum.rows(), Triangle::kUpperLeft});
+  multiply<Machine, F>(rows, keys, w.dv, plain(w.z), w.state_columns, F{1}, w.dk_sum);
+  multiply<Machine, F>(rows, keys, c, plain(w.dp), w.k, F{1}, w.dq, Triangle::kLowerLeft);
+  multiply<Machine, F>(rows, keys, c, transposed(w.dp), w.q, F{1}, w.dk_sum, Triangle::kUpperLeft);
+  multiply<Machine, F>(rows, keys, c, plain(w.m), w.k, F{1}, w.dk_sum, Triangle::kLowerLeft);
+  multiply<Machine, F>(rows, keys, c, transposed(w.m), w.k, F{1}, w.dk_sum, Triangle::kUpperLeft);
 
-  Machine::template call<transpose<F>>(end.rows(), keys, values, w.state_columns.rows());
-  multiply<Machine>(Product<F>{rows, keys, w.dv, plain(w.n), w.state_columns.rows(), F{0}, w.wide.rows()});
+  Machine::template call<transpose<F>>(end, keys, values, w.state_columns);
+  multiply<Machine, F>(rows, keys, w.dv, plain(w.n), w.state_columns, F{0}, w.wide);
   add_wide(w, w.e_rest, w.k, w.dk_sum, products);
   double of_last = 0;
   for (std::int64_t i = 0; i < c; ++i) {
@@ -387,8 +377,8 @@ LORA_TRAIN_INLINE void backward_of_values(ChunkWork<F>& w, Matrix<F>& state, Mat
   w.dG[c - 1] += of_last;
 
   scale_rows(w.o, rows, values, w.e_G);
-  multiply<Machine>(Product<F>{keys, values, c, transposed(w.q), w.o.rows(), decay, end.rows()});
-  multiply<Machine>(Product<F>{keys, values, c, transposed(w.k), w.z.rows(), F{1}, end.rows()});
+  multiply<Machine, F>(keys, values, c, transposed(w.q), w.o, decay, end);
+  multiply<Machine, F>(keys, values, c, transposed(w.k), w.z, F{1}, end);
 }
 
 /// One token: columns [0, kVectors vectors) of the state of a value head, whose rows lie dv apart. They stay in a near

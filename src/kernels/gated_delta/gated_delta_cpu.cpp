@@ -18,7 +18,7 @@ template <class T>
 void gated_delta_forward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, HostRanges sequences, float* state,
                              Rows<T> out) {
   run_tasks(chunked::ForwardCall<float, T>{{shape, inputs, sequences}, state, out});
-  clear_rest(sequences, 0, sequences.num_tokens, out, shape.value_width());
+  clear_rest(sequences, out, shape.value_width());
 }
 
 template <class T>
@@ -28,9 +28,9 @@ void gated_delta_backward_cpu(GatedDeltaSizes shape, GatedDeltaRows<T> inputs, H
   static thread_local std::vector<double> sums;
   sums.resize(static_cast<std::size_t>(2 * sequences.count * heads));
   run_tasks(chunked::BackwardCall<float, T>{{shape, inputs, sequences}, d_out, scratch, gradients, sums.data()});
-  clear_rest(sequences, 0, sequences.num_tokens, gradients.qkv, shape.qkv_width());
-  clear_rest(sequences, 0, sequences.num_tokens, gradients.a, heads);
-  clear_rest(sequences, 0, sequences.num_tokens, gradients.b, heads);
+  clear_rest(sequences, gradients.qkv, shape.qkv_width());
+  clear_rest(sequences, gradients.a, heads);
+  clear_rest(sequences, gradients.b, heads);
   for (std::int64_t h = 0; h < heads; ++h) {
     double of_a_log = 0, of_dt_bias = 0;
     for (std::int64_t s = 0; s < sequences.count; ++s) {

@@ -26,7 +26,7 @@ class Matrix {
   }
   F* operator[](std::int64_t row) { return lines_.data()->values + row * stride_; }
   std::int64_t stride() const { return stride_; }
-  Rows<F> rows() { return {(*this)[0], stride_}; }
+  operator Rows<F>() { return {(*this)[0], stride_}; }
   void fill_zero() { std::fill(lines_.begin(), lines_.end(), Line{}); }
 
  private:
@@ -153,8 +153,11 @@ LORA_TRAIN_INLINE void transpose(Rows<F> from, std::int64_t rows, std::int64_t c
   }
 }
 
+/// The operands of a Product.
 template <class Machine, class F>
-LORA_TRAIN_INLINE void multiply(const Product<F>& p) {
+LORA_TRAIN_INLINE void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, Left<F> left,
+                                Rows<F> right, F keep, Rows<F> result, Triangle triangle = Triangle::kNone) {
+  const Product<F> p{rows, columns, inner, left, right, keep, result, triangle};
   Machine::template call<multiply_all<typename Machine::Vector, Machine::kRows, F>>(p);
 }
 

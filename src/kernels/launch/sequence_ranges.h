@@ -34,10 +34,10 @@ struct SequenceRanges {
 using HostRanges = SequenceRanges<std::int64_t>;
 using DeviceRanges = SequenceRanges<std::int32_t>;
 
-/// Zeros for the tokens of no sequence in [begin, end).
+/// Zeros for the tokens of no sequence.
 template <class T>
-void clear_rest(const HostRanges& sequences, std::int64_t begin, std::int64_t end, Rows<T> y, std::int64_t width) {
-  for (std::int64_t n = std::max(begin, sequences.cu[sequences.count]); n < end; ++n) std::fill_n(y[n], width, T{});
+void clear_rest(const HostRanges& sequences, Rows<T> y, std::int64_t width) {
+  for (std::int64_t n = sequences.cu[sequences.count]; n < sequences.num_tokens; ++n) std::fill_n(y[n], width, T{});
 }
 
 }  // namespace lora_train::kernels
