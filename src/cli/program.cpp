@@ -173,8 +173,8 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   return fmt::format("is a command of {}. Here {}.", found->owner, instead);
 }
 
-/// Throws ConfigError if `arguments` name a configuration file, first or after --config, for a command that takes one only
-/// in another tool (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
+/// Throws ConfigError if `arguments` name a configuration file, first or after --config, for a command that takes one
+/// only in another tool (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
 void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
   if ((command != "merge" && command != "export") || arguments.empty()) return;
   const auto flag = std::ranges::find(arguments, "--config");

@@ -27,8 +27,8 @@ std::vector<KeyValue> architecture_metadata(const model::ModelConfig& config);
 std::string gguf_name(const model::ModelConfig& config, const std::string& name);
 
 /// The order of a tensor's rows in the file, as rows of the source; empty: the same. RoPE of "llama" and "granite"
-/// rotates neighbours, so that the rows of each head of q and k go from halves to pairs. Value heads of a gated delta net
-/// go from groups, those of a key head side by side, to turns. `name` is Hugging Face's.
+/// rotates neighbours, so that the rows of each head of q and k go from halves to pairs. Value heads of a gated delta
+/// net go from groups, those of a key head side by side, to turns. `name` is Hugging Face's.
 std::vector<std::int64_t> row_order(const model::ModelConfig& config, const std::string& name, std::int64_t num_rows);
 /// The same for columns: those of a gated delta net's out_proj.
 std::vector<std::int64_t> column_order(const model::ModelConfig& config, const std::string& name);

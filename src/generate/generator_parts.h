@@ -143,7 +143,8 @@ void reserve_for_conversation(GeneratorParts& parts, std::int64_t length);
 std::int64_t reserve_for_requests(GeneratorParts& parts);
 
 /// Number of a prompt's tokens that need not be computed again. The last one always is: the first new token comes from
-/// it. Recurrent states are those after all tokens left: `has_states`, only a prompt that begins with them can use them.
+/// it. Recurrent states are those after all tokens left: `has_states`, only a prompt that begins with them can use
+/// them.
 std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool has_states = false);
 
 bool are_finite(std::span<const float> logits);
@@ -180,8 +181,8 @@ class DraftLength {
   std::size_t wanted_ = 1;
 };
 
-/// Finds the latest earlier place with the longest ending of `tokens`, up to three, and returns up to `most` tokens that
-/// follow it. Empty if the last token has not occurred before.
+/// Finds the latest earlier place with the longest ending of `tokens`, up to three, and returns up to `most` tokens
+/// that follow it. Empty if the last token has not occurred before.
 std::vector<std::int32_t> draft_of(std::span<const std::int32_t> tokens, std::size_t most);
 
 }  // namespace lora_train::generate

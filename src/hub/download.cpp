@@ -61,8 +61,8 @@ class Fetch {
   }
 
   /// Gives every file its blob and its name in the snapshot. The first failure ends all connections and is thrown; what
-  /// has arrived stays. Returns the number of bytes downloaded. Throws TransferError (kNoRanges) if use_ranges is set but
-  /// the server cannot do ranges.
+  /// has arrived stays. Returns the number of bytes downloaded. Throws TransferError (kNoRanges) if use_ranges is set
+  /// but the server cannot do ranges.
   std::uint64_t run() {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < kNumConnections; ++i) threads.emplace_back([this] { work(); });

@@ -41,7 +41,8 @@ InputOffload::InputOffload(const ActivationPlan& plan, std::vector<at::Tensor> r
   for (auto& event : copied_) event.emplace(at::kCUDA);
 }
 
-// Page-locked memory that a failed device may still read is leaked: freeing it would make LibTorch throw in a destructor.
+// Page-locked memory that a failed device may still read is leaked: freeing it would make LibTorch throw in a
+// destructor.
 InputOffload::~InputOffload() {
   if (!stream_) return;
   try {

@@ -171,7 +171,8 @@ bool has_saved(const fs::path& folder) {
   return report::has_event(folder / storage::kMetricsFile, "checkpoint") || !list(folder).empty();
 }
 
-/// The profile of the run in the folder; nothing if there is no profile.yaml. Throws ConfigError if it is not a profile.
+/// The profile of the run in the folder; nothing if there is no profile.yaml. Throws ConfigError if it is not a
+/// profile.
 std::optional<Profile> profile_there(const fs::path& folder) {
   const fs::path file = folder / storage::kProfileFile;
   return fs::exists(file) ? std::optional(load_written_profile(file)) : std::nullopt;
@@ -189,8 +190,8 @@ std::optional<std::string> result_there(const fs::path& folder, const OutputRequ
   return summary;
 }
 
-/// Resumes from the checkpoint that --resume names. Later ones in the folder would be deleted, which must not happen as a
-/// side effect. `old`: the profile of the run there.
+/// Resumes from the checkpoint that --resume names. Later ones in the folder would be deleted, which must not happen as
+/// a side effect. `old`: the profile of the run there.
 void go_back_to(const fs::path& checkpoint, const OutputRequest& request, const std::optional<Profile>& old,
                 bool goes_on_there, OutputDecision& decision) {
   const char* const key = "resume_from_checkpoint";

@@ -140,8 +140,8 @@ std::map<std::string, std::string> files_with_new_tokens(const std::filesystem::
                                                          const std::string& main_file, std::string_view bytes,
                                                          const std::vector<AddedToken>& tokens);
 
-/// The folder's tokenizer_config.json with the tokens that it lacks in `special_tokens.named`, for a tokenizer.json that
-/// transformers reads without any class of its own.
+/// The folder's tokenizer_config.json with the tokens that it lacks in `special_tokens.named`, for a tokenizer.json
+/// that transformers reads without any class of its own.
 std::string config_with_names(const std::filesystem::path& folder, const SpecialTokens& special_tokens);
 
 }  // namespace lora_train::tokenizer

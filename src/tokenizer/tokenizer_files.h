@@ -48,13 +48,13 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
 /// tekken.json: a split pattern, and byte-pair encoding in which a token's rank is its priority.
 ///
 /// Special tokens in a text become their id, as chat templates need it; with `special_tokens_in_text: false` they never
-/// do, as in mistral-common. FormatError names the file and the place in it for anything malformed or unknown: ranks out
-/// of order, duplicate tokens, a vocabulary smaller than config says, unlisted versions.
+/// do, as in mistral-common. FormatError names the file and the place in it for anything malformed or unknown: ranks
+/// out of order, duplicate tokens, a vocabulary smaller than config says, unlisted versions.
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options);
 
-/// The tokenizer.json with the same ids, which can hold more tokens and has merges: what encoding with the ranks makes of
-/// two parts. FormatError as make_tekken, and if a special token is spelled as another one.
+/// The tokenizer.json with the same ids, which can hold more tokens and has merges: what encoding with the ranks makes
+/// of two parts. FormatError as make_tekken, and if a special token is spelled as another one.
 std::string tekken_as_json(std::string_view bytes, const std::string& file);
 
 /// config.version ("v7") of the folder's tekken.json; empty if its tokenizer is another file.

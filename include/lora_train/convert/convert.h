@@ -62,8 +62,9 @@ ConvertedFile kind_of_converted(std::string_view text);
 std::string source_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. Recognises the tool by the keys if it is not given. Opens files that the source names
-/// if their content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data); they may be missing. Throws ConfigError if the file is not a map of keys, is already a profile, trains
-/// nothing, or fits several tools or none; IoError if it cannot be read.
+/// if their content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data); they may be
+/// missing. Throws ConfigError if the file is not a map of keys, is already a profile, trains nothing, or fits several
+/// tools or none; IoError if it cannot be read.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
                            const ConvertOptions& options = {});
 

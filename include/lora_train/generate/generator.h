@@ -73,8 +73,9 @@ class Generator {
   /// ModelConfig::context_length() together with its max_new_tokens; NumericError naming prompt and position if a logit
   /// is not finite; StopError between two passes; ConfigError from check_sampling.
   ///
-  /// is_turn, for one prompt: reuses the cache for what the prompt shares with the last such run (with recurrent states:
-  /// if it begins with all of that), and leaves room in it for what follows. The last bits of sums may differ from a run without it.
+  /// is_turn, for one prompt: reuses the cache for what the prompt shares with the last such run (with recurrent
+  /// states: if it begins with all of that), and leaves room in it for what follows. The last bits of sums may differ
+  /// from a run without it.
   void run(std::span<const Prompt> prompts, AnswerSink& sink, bool is_turn = false);
 
   /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once.

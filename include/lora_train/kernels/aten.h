@@ -1,5 +1,5 @@
-// The operators of LibTorch that this project calls. <ATen/ATen.h> has all 2,000: each source with it takes a second longer, its
-// precompiled header 20 s.
+// The operators of LibTorch that this project calls. <ATen/ATen.h> has all 2,000: each source with it takes a second
+// longer, its precompiled header 20 s.
 #pragma once
 
 #include <ATen/Context.h>

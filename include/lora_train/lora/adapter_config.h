@@ -70,8 +70,8 @@ struct OtherBase {
 /// open_model_weights throw.
 void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
 
-/// One entry per path ("model.layers.0.self_attn.q_proj", in any class), with patterns applied. Throws what plan_adapters
-/// throws.
+/// One entry per path ("model.layers.0.self_attn.q_proj", in any class), with patterns applied. Throws what
+/// plan_adapters throws.
 std::vector<RankAndScale> ranks_and_scales(const AdapterConfig& options, const std::vector<std::string>& paths);
 
 /// One adapter per targeted linear of the text model, in model order. Targets and patterns may name it as its own class
@@ -90,8 +90,8 @@ void check_patterns(const AdapterConfig& options, const model::ModelConfig& conf
 /// expression for the whole names in the text model, because towers have linears of the same names.
 LoraTargets explicit_targets(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config);
 
-/// Sets what adapter_config.json says of the class of the base: targets as explicit_targets, patterns that PEFT matches on
-/// that class with the same values, prefix and class.
+/// Sets what adapter_config.json says of the class of the base: targets as explicit_targets, patterns that PEFT matches
+/// on that class with the same values, prefix and class.
 void spell_for_class(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& specs,
                      AdapterConfig& options);
 

@@ -1,6 +1,6 @@
-// The structure of a model as plain data: the linears, small weights and buffers of every block of every layer. Expected
-// tensors, adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No
-// torch, no weights.
+// The structure of a model as plain data: the linears, small weights and buffers of every block of every layer.
+// Expected tensors, adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from
+// it. No torch, no weights.
 // N tokens, D hidden, O outputs, C adapter columns.
 #pragma once
 
@@ -57,8 +57,8 @@ struct AdapterSpec {
 // Inside, modules and tensors have the names of the text model's own class ("model.layers.0..."), whatever class holds
 // it. Files have those of the class of the base: open_model_weights and the functions below translate.
 
-/// The text class's name for a module, a weight, or a tensor of an adapter ("base_model.model..."), from its name in any
-/// class that holds a text model, of transformers 4 or 5.
+/// The text class's name for a module, a weight, or a tensor of an adapter ("base_model.model..."), from its name in
+/// any class that holds a text model, of transformers 4 or 5.
 std::string text_class_name(const std::string& name);
 /// The name in a class whose text modules begin with `module_prefix` (ModelConfig), from that in the text class.
 std::string name_in_class(const std::string& name, const std::string& module_prefix);

@@ -43,9 +43,10 @@ class TensorBoardWriter {
 
   /// Adds a record; those of a start or a checkpoint add nothing.
   /// A step: train/<key> for every number except step and time, and train/<key>/<rank> for per-rank numbers.
-  /// An evaluation: eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime
-  /// and eval/samples_per_second; with several sets, and for tasks, eval/<name>_loss and so on, with the names of
-  /// Hugging Face's Trainer; and the reliability diagram as the picture reliability/<name> if the record has bins.
+  /// An evaluation: eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks;
+  /// eval/runtime and eval/samples_per_second; with several sets, and for tasks, eval/<name>_loss and so on, with the
+  /// names of Hugging Face's Trainer; and the reliability diagram as the picture reliability/<name> if the record has
+  /// bins.
   /// The end: train/train_runtime and train/train_steps_per_second; flushes.
   void add(const Record& record);
 

@@ -52,7 +52,8 @@ int dtype_bits(DType dtype);
 /// True for F32, F16 and BF16, the types that weights and adapters may be stored in.
 bool is_weight_dtype(DType dtype);
 
-/// One tensor of a file. The name is UTF-8. A shape may be empty (one element) or contain zeros; dimensions are below 2^63.
+/// One tensor of a file. The name is UTF-8. A shape may be empty (one element) or contain zeros; dimensions are below
+/// 2^63.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
@@ -72,9 +73,9 @@ std::string describe(const TensorEntry& entry);
 /// A validated, memory-mapped file. Copies share the map. Safe to read from several threads.
 class SafetensorsFile {
  public:
-  /// Maps the file and checks all rules of the format; allocates nothing for data. Throws IoError if the file cannot be opened,
-  /// FormatError (where = "file" or "file: tensor") if it is not a regular file (then it is not opened) or not a valid
-  /// safetensors file.
+  /// Maps the file and checks all rules of the format; allocates nothing for data. Throws IoError if the file cannot be
+  /// opened, FormatError (where = "file" or "file: tensor") if it is not a regular file (then it is not opened) or not
+  /// a valid safetensors file.
   explicit SafetensorsFile(const std::filesystem::path& path);
   /// The same for a file that is already mapped or read.
   explicit SafetensorsFile(MappedFile file);
@@ -86,8 +87,8 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// The packed elements. They may be unaligned for their type, so copy them with memcpy. Valid while any copy of this object
-  /// lives.
+  /// The packed elements. They may be unaligned for their type, so copy them with memcpy. Valid while any copy of this
+  /// object lives.
   std::string_view bytes(const TensorEntry& entry) const;
   /// Tells the system that the pages of a tensor are no longer needed, e.g. after copying it.
   void release(const TensorEntry& entry) const;
@@ -100,8 +101,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor to write. `bytes` is packed, row-major, little-endian. If the data is not in memory as one piece, set `produce`
-/// instead: it is called once per tensor, in file order, and its result must stay valid until the next call.
+/// A tensor to write. `bytes` is packed, row-major, little-endian. If the data is not in memory as one piece, set
+/// `produce` instead: it is called once per tensor, in file order, and its result must stay valid until the next call.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
@@ -113,8 +114,8 @@ struct TensorToWrite {
 /// Size in bytes of a tensor of this dtype and shape.
 std::size_t tensor_bytes(DType dtype, const std::vector<std::int64_t>& shape);
 
-/// The layout of a safetensors file. Tensors are sorted as the reference writer sorts them (descending element size, then
-/// name); the header is padded with spaces to 8 bytes.
+/// The layout of a safetensors file. Tensors are sorted as the reference writer sorts them (descending element size,
+/// then name); the header is padded with spaces to 8 bytes.
 class SafetensorsLayout {
  public:
   /// Keeps pointers to `tensors`. Throws ShapeError for a duplicate or reserved name (our bug).

@@ -1,5 +1,5 @@
-// From prompts to examples: the questions of `teach`, the answers so far with their progress, and the examples made from
-// them. The teacher is a server or a model on this machine.
+// From prompts to examples: the questions of `teach`, the answers so far with their progress, and the examples made
+// from them. The teacher is a server or a model on this machine.
 #pragma once
 
 #include <chrono>

@@ -95,9 +95,9 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
   /// 32 hexadecimal digits over everything that determines the ids: file bytes and options. For cache keys.
   const std::string& fingerprint() const { return fingerprint_; }
-  /// The files of the folder that new tokens change: name and new text, or no text if the file must go. Together with the
-  /// other files, they load as this tokenizer. Empty without new tokens. A tekken.json goes: it has no place for them, and
-  /// a tokenizer.json with the same ids takes its place (transformers prefers tekken.json where both are).
+  /// The files of the folder that new tokens change: name and new text, or no text if the file must go. Together with
+  /// the other files, they load as this tokenizer. Empty without new tokens. A tekken.json goes: it has no place for
+  /// them, and a tokenizer.json with the same ids takes its place (transformers prefers tekken.json where both are).
   const std::map<std::string, std::string>& changed_files() const { return changed_files_; }
 
  protected:

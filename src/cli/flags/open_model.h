@@ -54,8 +54,8 @@ std::string find_base(const std::string& adapter);
 /// Throws what loading throws.
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
-/// Opens what answering prompts needs: the tokenizer must exist. Refuses an adapter trained on another base, unless that
-/// is allowed. Throws what reading the files throws.
+/// Opens what answering prompts needs: the tokenizer must exist. Refuses an adapter trained on another base, unless
+/// that is allowed. Throws what reading the files throws.
 lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& adapter, bool allow_other_base);
 
 /// Each name is the output_dir of a run, or a folder of such folders; returns every run once, in this order. Warns

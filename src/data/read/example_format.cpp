@@ -112,8 +112,8 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
   }
 }
 
-// The tool_calls of a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
-// ShareGPT examples.
+// The tool_calls of a function_call turn, whose value is JSON {name, arguments} or a list of these, as in
+// LLaMA-Factory's ShareGPT examples.
 Json tool_calls_of(const std::string& value, const std::string& field) {
   const JsonExample parsed = parse_json_value(value);
   const Json calls = parsed.value.is_array() ? parsed.value : Json::array({parsed.value});

@@ -1,5 +1,6 @@
 // The examples of one dataset file, with their places, in blocks that can be parsed by several threads. Tables (CSV,
-// Parquet, Arrow) are read by table_reader.cpp, with liblora_train_arrow.so and the Arrow libraries of the pyarrow wheel.
+// Parquet, Arrow) are read by table_reader.cpp, with liblora_train_arrow.so and the Arrow libraries of the pyarrow
+// wheel.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,8 @@ namespace lora_train::model::attention {
 
 enum ProjectionIndex { kQkv, kO };
 enum SmallIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
-/// With a gate, q|gate|k|v are projected into kProjected, attention goes to kUngated, and kAttended is the gated output.
+/// With a gate, q|gate|k|v are projected into kProjected, attention goes to kUngated, and kAttended is the gated
+/// output.
 enum SavedIndex {
   kNormed,
   kRstd,

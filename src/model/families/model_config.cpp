@@ -316,8 +316,8 @@ struct Shape {
 };
 
 // Sources: config.json of Qwen/Qwen2.5-0.5B and -7B, Qwen/Qwen3-0.6B, -4B and -8B, mistralai/Mistral-7B-v0.3,
-// mistralai/Ministral-3-{3B,8B,14B}-Instruct-2512, Mistral-Small-3.2-24B-Instruct-2506, google/gemma-3-1b-it, text_config of
-// google/gemma-3-4b-it, ibm-granite/granite-3.0-2b-instruct.
+// mistralai/Ministral-3-{3B,8B,14B}-Instruct-2512, Mistral-Small-3.2-24B-Instruct-2506, google/gemma-3-1b-it,
+// text_config of google/gemma-3-4b-it, ibm-granite/granite-3.0-2b-instruct.
 constexpr std::array<Shape, 21> kShapes = {{
     {"qwen2.5-0.5b", R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
       "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,

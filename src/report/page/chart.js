@@ -43,7 +43,8 @@ function nearest_index(xs, x) {
 }
 
 class Chart {
-  // spec: {title, unit, kind, curves(run, view) -> [{x, y, raw?, dots?, label?, style?}] or nothing, from_zero?, may_log?}
+  // spec: {title, unit, kind, curves(run, view) -> [{x, y, raw?, dots?, label?, style?}] or nothing, from_zero?,
+  // may_log?}
   // style: {color, dash}; without it, a curve has the style of its run.
   constructor(spec, view) {
     this.spec = spec;

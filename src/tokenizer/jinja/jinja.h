@@ -1,7 +1,7 @@
 // The template language of chat templates, Jinja. Values are like Python's, converted from and to JSON; a text knows
 // where its bytes come from; creating or walking a value spends from the time and memory budget of one rendering, so
-// that neither a template nor a chat can exhaust them. Then filters, tests, methods, global functions and operators; and
-// a template as tokens, as a syntax tree, and what running it gives.
+// that neither a template nor a chat can exhaust them. Then filters, tests, methods, global functions and operators;
+// and a template as tokens, as a syntax tree, and what running it gives.
 #pragma once
 
 #include <algorithm>

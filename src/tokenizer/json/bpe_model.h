@@ -1,5 +1,5 @@
-// Byte-pair encoding of tokenizer.json (its model section: a vocabulary, merges, and the treatment of characters outside
-// it) and of tekken.json, and the decoder from token spellings to text.
+// Byte-pair encoding of tokenizer.json (its model section: a vocabulary, merges, and the treatment of characters
+// outside it) and of tekken.json, and the decoder from token spellings to text.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class BpeModel {
     bool byte_level = false;        ///< in the byte-level alphabet
     bool spaces_are_u2581 = false;  ///< a space in a piece counts as U+2581
   };
-  /// Adds model.vocab to `vocabulary`. FormatError names what is malformed or not supported (other models, dropout, word
-  /// affixes).
+  /// Adds model.vocab to `vocabulary`. FormatError names what is malformed or not supported (other models, dropout,
+  /// word affixes).
   BpeModel(const JsonPlace& place, Spelling spelling, Vocabulary& vocabulary);
   /// Tokens are bytes, by rank, which is their priority; the first 256 are the single bytes. The id of tokens[rank] is
   /// first_id + rank.

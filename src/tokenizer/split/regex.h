@@ -24,8 +24,8 @@ class Regex {
   /// `where` appears in messages. FormatError if PCRE2 refuses the pattern.
   Regex(const std::string& pattern, const std::string& where);
 
-  /// Splits all of `text` into stretches like Hugging Face's tokenizers (Oniguruma's iterator): matches may be empty, but
-  /// not right after another one. Overwrites `out`. DataError if PCRE2 fails (its limits).
+  /// Splits all of `text` into stretches like Hugging Face's tokenizers (Oniguruma's iterator): matches may be empty,
+  /// but not right after another one. Overwrites `out`. DataError if PCRE2 fails (its limits).
   void split(std::string_view text, std::vector<Stretch>& out) const;
 
  private:

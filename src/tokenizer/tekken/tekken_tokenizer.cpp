@@ -169,8 +169,8 @@ TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
 
 using Ranks = std::unordered_map<std::string_view, std::size_t>;
 
-/// The parts that byte-pair encoding makes of a token without the token itself and those of higher rank; the merge of the
-/// lowest rank comes first, and among equal ones the leftmost.
+/// The parts that byte-pair encoding makes of a token without the token itself and those of higher rank; the merge of
+/// the lowest rank comes first, and among equal ones the leftmost.
 std::vector<std::string_view> parts_of(std::string_view token, std::size_t token_rank, const Ranks& ranks) {
   std::vector<std::string_view> parts;
   for (std::size_t i = 0; i < token.size(); ++i) parts.push_back(token.substr(i, 1));

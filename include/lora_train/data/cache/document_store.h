@@ -58,8 +58,8 @@ struct StoredExample {
 /// A finished table. Any number of threads may read it.
 class TokenTable {
  public:
-  /// Checks the sizes and hashes of a table, and that it was written for `key`. Keeps `lock`. Throws FormatError (where =
-  /// file) if the table is incomplete or has another key, StopError on a stop request.
+  /// Checks the sizes and hashes of a table, and that it was written for `key`. Keeps `lock`. Throws FormatError (where
+  /// = file) if the table is incomplete or has another key, StopError on a stop request.
   TokenTable(MappedFile file, const std::string& key, std::shared_ptr<const void> lock = nullptr);
 
   std::int64_t num_examples() const { return num_examples_; }

@@ -1,5 +1,5 @@
-// A micro-batch as flattened documents, the input of one forward and backward pass (plan/setup/batch_feed copies it into
-// page-locked memory for a GPU); and background threads that prepare a run's micro-batches in order.
+// A micro-batch as flattened documents, the input of one forward and backward pass (plan/setup/batch_feed copies it
+// into page-locked memory for a GPU); and background threads that prepare a run's micro-batches in order.
 #pragma once
 
 #include <chrono>

@@ -182,8 +182,9 @@ std::int64_t num_parameters(const ModelConfig& config);
 /// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
 /// Linears may be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
 /// Warns about unexpected tensors, except rotary inv_freq buffers, a tied head that is stored as well, and towers; in a
-/// wrapper, refuses them. Throws FormatError: where = "file: tensor" for the first tensor that is missing, unexpected or
-/// has another shape or dtype, and where = "file: quantization_config" if quantised linears are declared and none is.
+/// wrapper, refuses them. Throws FormatError: where = "file: tensor" for the first tensor that is missing, unexpected
+/// or has another shape or dtype, and where = "file: quantization_config" if quantised linears are declared and none
+/// is.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
 
 /// Logs which towers and other parts of the files are not used, with their sizes.

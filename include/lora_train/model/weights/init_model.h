@@ -30,10 +30,10 @@ struct InitModelResult {
 };
 
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
-/// and standard deviation initializer_range; norms multiply by 1, biases are 0, decay rates as transformers draws them. A value is a function of seed, tensor
-/// name and element index only, independent of threads, shards and machine. Throws FormatError for an unsupported
-/// config or a folder without tokenizer files, IoError, and ConfigError for an output folder that claim_output()
-/// refuses. The folder appears complete or not at all: an older one stays until then.
+/// and standard deviation initializer_range; norms multiply by 1, biases are 0, decay rates as transformers draws them.
+/// A value is a function of seed, tensor name and element index only, independent of threads, shards and machine.
+/// Throws FormatError for an unsupported config or a folder without tokenizer files, IoError, and ConfigError for an
+/// output folder that claim_output() refuses. The folder appears complete or not at all: an older one stays until then.
 InitModelResult init_model(const InitModelRequest& request);
 
 /// The value that a new weight of this kind has everywhere; empty: it is drawn.

@@ -1,5 +1,5 @@
-// All trained tensors in two flat fp32 buffers, masters and gradients, so that the optimizer, clipping and an all-reduce are one
-// pass each. Optimizer state is separate (optim/optimizer.h).
+// All trained tensors in two flat fp32 buffers, masters and gradients, so that the optimizer, clipping and an
+// all-reduce are one pass each. Optimizer state is separate (optim/optimizer.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@
 
 namespace lora_train::model {
 
-/// Parameters with the same lr_factor and `decays` are adjacent, in the given order. First come those with lr_factor 1 and
-/// decay, then lr_factor 1 without, then the others by first appearance.
+/// Parameters with the same lr_factor and `decays` are adjacent, in the given order. First come those with lr_factor 1
+/// and decay, then lr_factor 1 without, then the others by first appearance.
 /// Copies share the buffers. Not thread-safe.
 class Trainables {
  public:

@@ -35,14 +35,15 @@ struct BatchFeedOptions {
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Allocates the buffers on host and device: about 32 bytes per token and slot, 36 with weights, plus 9 with chunks and
-  /// 8 per soft label.
+  /// Allocates the buffers on host and device: about 32 bytes per token and slot, 36 with weights, plus 9 with chunks
+  /// and 8 per soft label.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
-  /// Enqueues the copy of a micro-batch and returns it as a batch on the device: padded to options.classes[class_index],
-  /// then always at the same addresses, or with -1 as it is. The batch is valid until the next put(); on a GPU, work
-  /// enqueued on the current stream before that put() may still read it. Does not wait. The caller sets dropout.keys.
+  /// Enqueues the copy of a micro-batch and returns it as a batch on the device: padded to
+  /// options.classes[class_index], then always at the same addresses, or with -1 as it is. The batch is valid until the
+  /// next put(); on a GPU, work enqueued on the current stream before that put() may still read it. Does not wait. The
+  /// caller sets dropout.keys.
   model::Batch put(const data::MicroBatch& micro_batch, int class_index = -1);
 
   /// The same for an evaluation micro-batch: without dropout, and padded to the class of options.eval_classes that it

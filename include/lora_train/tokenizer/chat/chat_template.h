@@ -98,7 +98,8 @@ std::int64_t template_time();
 /// answer.
 struct EndOfTurn {
   std::optional<std::int32_t> id = {};  ///< the token that is trained there ("<|im_end|>", "</s>")
-  /// The text that the tokenizer cuts into several ordinary tokens instead: the template was made for another tokenizer.
+  /// The text that the tokenizer cuts into several ordinary tokens instead: the template was made for another
+  /// tokenizer.
   std::optional<std::string> in_pieces = {};
 };
 
