@@ -8,6 +8,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr std::int64_t kColumns = 512;     // channels at a time: what is kept of them fits the first cache
+constexpr std::int64_t kTileTokens = 512;  // at a time: many, beside the columns of the filter that a tile loads
 constexpr std::int64_t kBlockTokens = 64;  // summed apart, which keeps long sums accurate
 
 template <int kTaps>
@@ -204,7 +205,7 @@ void causal_conv_forward_cpu(Rows<const T> x, ConvFilter<T> filter, HostRanges s
   const auto run = [&]<int kTaps>(ConvTaps<kTaps>, std::int64_t c, std::int64_t begin, std::int64_t end) {
     forward_tile<kTaps>(x, filter, sequences, state, y, c, begin, end);
   };
-  for_each_tile(filter, sequences, 2 * kBlockTokens, y, run);
+  for_each_tile(filter, sequences, kTileTokens, y, run);
   if (sequences.state_rows != nullptr) keep_last_inputs(x, filter, sequences, state);
 }
 
@@ -215,7 +216,7 @@ void causal_conv_backward_cpu(Rows<const T> dy, Rows<const T> x, ConvFilter<T> f
     backward_tile<kTaps>(dy, x, filter, sequences, dx, dweight, c, begin, end);
   };
   // Threads own columns of dweight, so that a sum has the same order for any number of them.
-  for_each_tile(filter, sequences, dweight != nullptr ? sequences.num_tokens : 4 * kBlockTokens, dx, run);
+  for_each_tile(filter, sequences, dweight != nullptr ? sequences.num_tokens : kTileTokens, dx, run);
 }
 
 LORA_TRAIN_INSTANTIATE(causal_conv_forward_cpu);
