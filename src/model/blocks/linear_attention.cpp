@@ -40,8 +40,8 @@ std::vector<Part> parts_of(const ModelConfig& c, const at::Tensor& in_order, con
     const at::Tensor groups = grouped.narrow(1, column, Hk * all).unflatten(1, {Hk, all});
     int64_t within = 0;
     for (const int64_t width : widths) {
-      parts.push_back({in_order.narrow(1, column, Hk * width).unflatten(1, {Hk, width}),
-                       groups.narrow(2, within, width)});
+      parts.push_back(
+          {in_order.narrow(1, column, Hk * width).unflatten(1, {Hk, width}), groups.narrow(2, within, width)});
       column += Hk * width;
       within += width;
     }
