@@ -45,7 +45,7 @@ UNIT_TESTS = {"saving": "run_folder_test", "optimizer": "optim_test"}  # by suit
 SWITCH = "LORA_TRAIN_MUTANT"
 SWITCH_HEADER = "include/lora_train/mutant.h"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
-           "quantization-probe", "safetensors-verdict", "tokenizer-probe"]
+           "quantization-probe", "safetensors-verdict", "tokenizer-probe", "lora-train-chats"]
 
 
 @dataclass
