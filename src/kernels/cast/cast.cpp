@@ -44,15 +44,18 @@ void ScaledCopies::run() {
   if (first.is_meta()) return;
   const bool is_native = std::all_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
     return copy.from.scalar_type() == at::kFloat && copy.to.scalar_type() == first.scalar_type() &&
-           implementation_for(KernelName::kCast, copy.from) == Implementation::kCuda &&
-           implementation_for(KernelName::kCast, copy.to) == Implementation::kCuda;
+           implementation_for(KernelName::kCast, copy.from) != Implementation::kReference &&
+           implementation_for(KernelName::kCast, copy.to) == implementation_for(KernelName::kCast, copy.from);
   });
-  if (!is_native) {  // also on a CPU: ATen is as fast
+  if (!is_native) {
     for (Copy& copy : copies_) scaled_copy_reference(copy.from, copy.scale, copy.to);
     return;
   }
   if (!table_.defined()) make_table();
   dispatch_dtype(first, [&]<class To>(ElementType<To>) {
+    if (implementation_for(KernelName::kCast, first) == Implementation::kCpu) {
+      return scaled_copies_cpu<To>(segments_of<CopySegment>(table_), static_cast<std::int64_t>(copies_.size()));
+    }
     native_kernels_of<To>().scaled_copies(segments_of<CopySegment>(table_),
                                           table_.segment_of_block.const_data_ptr<std::int32_t>(),
                                           table_.segment_of_block.size(0), native_stream());

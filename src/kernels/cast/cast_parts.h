@@ -1,4 +1,4 @@
-// Contract in cast.h, on a GPU in stream order: pointers are device memory. To is float or Bf16. No torch.
+// Contract in cast.h. To is float or Bf16. No torch.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,11 @@ inline std::int64_t num_blocks(const CopySegment& segment) {
   return (items + kCopyThreads * kCopyPacks - 1) / (kCopyThreads * kCopyPacks);
 }
 
-/// Takes all segments in one launch. segment_of_block [num_blocks] covers all their blocks. Both tables are in device
+/// On a CPU.
+template <class To>
+void scaled_copies_cpu(const CopySegment* segments, std::int64_t num_segments);
+
+/// On a GPU in stream order; pointers are device memory. Takes all segments in one launch. segment_of_block [num_blocks] covers all their blocks. Both tables are in device
 /// memory.
 template <class To>
 void scaled_copies_cuda(const CopySegment* segments, const std::int32_t* segment_of_block, std::int64_t num_blocks,

@@ -126,6 +126,33 @@ void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
                                       x.size(1)});
 }
 
+template <class X, class W, class Y>
+void run_packed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  const bool is_transposed = b.stride(1) != 1;
+  packed_gemm_cpu(PackedGemm<X, W, Y>{read_rows<X>(a), read<W>(b), b.stride(is_transposed ? 1 : 0), is_transposed,
+                                      read<Y>(extras.bias), read_rows<Y>(extras.accumulate ? y : extras.residual),
+                                      write_rows<Y>(y), static_cast<float>(extras.alpha), y.size(0), y.size(1),
+                                      a.size(1)});
+}
+
+/// False if packed_gemm_cpu does not apply: an older CPU, fp64, an a that is transposed, an odd K in bf16.
+bool gemm_packed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  const bool is_bf16 = a.scalar_type() == at::kBFloat16;
+  const bool applies = has_packed_gemm() && a.scalar_type() != at::kDouble && y.numel() > 0 && a.size(1) > 0 &&
+                       a.stride(1) == 1 && (b.stride(0) == 1 || b.stride(1) == 1) && !(is_bf16 && a.size(1) % 2 != 0);
+  if (!applies) return false;
+  if (is_widened(b, a)) {
+    run_packed<float, Bf16, float>(a, b, y, extras);
+  } else if (!is_bf16) {
+    run_packed<float, float, float>(a, b, y, extras);
+  } else if (y.scalar_type() == at::kFloat) {
+    run_packed<Bf16, Bf16, float>(a, b, y, extras);
+  } else {
+    run_packed<Bf16, Bf16, Bf16>(a, b, y, extras);
+  }
+  return true;
+}
+
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                      const at::Tensor& y) {
   constexpr auto kName = "skinny_gemm";
@@ -150,9 +177,10 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
   if (y.is_meta()) return;
   const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
   if (may_use_cuda && gemm_cuda(a, b, y, extras)) return;
-  const bool in_fp32 = is_widened(b, a) || (y.is_cpu() && a.scalar_type() == at::kBFloat16 && !has_bf16_gemm() &&
-                                            kernel_setting(KernelName::kGemm) != KernelSetting::kReference);
-  run_or_capture([a, b, y, extras, in_fp32]() mutable {
+  const bool is_ours = y.is_cpu() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
+  const bool in_fp32 = is_widened(b, a) || (is_ours && a.scalar_type() == at::kBFloat16 && !has_bf16_gemm());
+  run_or_capture([a, b, y, extras, is_ours, in_fp32]() mutable {
+    if (is_ours && gemm_packed(a, b, y, extras)) return;
     in_fp32 ? gemm_widened(a, b, y, extras) : gemm_reference(a, b, y, extras);
   });
 }

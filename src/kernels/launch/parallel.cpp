@@ -13,4 +13,6 @@ void parallel_ranges(std::int64_t count, std::int64_t grain,
   at::parallel_for(0, count, grain, body);
 }
 
+int num_threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
+
 }  // namespace lora_train::kernels

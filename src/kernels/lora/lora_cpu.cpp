@@ -1,9 +1,10 @@
-// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads
-// own columns, so no sum depends on their number.
+// With AVX-512 a packed product. Else reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a
+// tile stay in registers. Threads own columns, so no sum depends on their number.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
+#include "gemm/gemm_parts.h"
 #include "launch/elements.h"
 #include "launch/machine.h"
 #include "lora_parts.h"
@@ -123,26 +124,37 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
   }
 }
 
-/// add(sums, first, last): takes thin^T big of columns [first, last), [at least R, last - first].
-template <class Add>
-void for_column_ranges_amx(Rows<const Bf16> big, Rows<const Bf16> thin, std::int64_t N, std::int64_t C, std::int64_t R,
-                           const Add& add) {
-  const AmxThin packed = pack_amx_thin(thin, N, R);
-  const std::int64_t num_steps = (C + kAmxColumns - 1) / kAmxColumns;
-  parallel_ranges(num_steps, row_grain(kAmxColumns * N), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t first = begin * kAmxColumns, last = std::min(end * kAmxColumns, C);
-    std::vector<float> sums(static_cast<std::size_t>(R * (last - first)));
-    multiply_amx(big, packed, N, R, first, last, sums.data());
-    add(sums.data(), first, last);
-  });
+/// thin^T, with zeros after the tokens up to an even number of them.
+template <class T>
+std::vector<T> transposed(Rows<const T> thin, std::int64_t N, std::int64_t R) {
+  const std::int64_t stride = (N + 1) / 2 * 2;
+  std::vector<T> rows(static_cast<std::size_t>(R * stride));
+  for (std::int64_t r = 0; r < R; ++r) {
+    T* const row = rows.data() + r * stride;
+    for (std::int64_t n = 0; n < N; ++n) row[n] = thin[n][r];
+  }
+  return rows;
 }
 
-/// The same with vectors of fp32.
+/// add(sums, first, last): takes thin^T big of columns [first, last), [at least R, last - first]. Sums in fp32.
 template <class T, class Add>
 void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
                        const Add& add) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    if (has_amx()) return for_column_ranges_amx(big, thin, N, C, R, add);
+  if (has_packed_gemm() && N > 0) {
+    const std::vector<T> rows = transposed(thin, N, R);
+    std::vector<float> sums(static_cast<std::size_t>(R * C));
+    packed_gemm_cpu(PackedGemm<T, T, float>{{rows.data(), (N + 1) / 2 * 2},
+                                            big.data,
+                                            big.stride,
+                                            /*is_b_transposed=*/false,
+                                            nullptr,
+                                            {nullptr, 0},
+                                            {sums.data(), C},
+                                            1,
+                                            R,
+                                            C,
+                                            N});
+    return add(sums.data(), 0, C);
   }
   const std::int64_t ranks = (R + kRanks - 1) / kRanks * kRanks;
   std::vector<float> thin_fp32(static_cast<std::size_t>(N * ranks));

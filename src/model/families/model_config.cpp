@@ -479,6 +479,7 @@ std::vector<std::string> known_shapes() {
 }
 
 ModelConfig known_shape(std::string_view name) {
+  if (name.find('/') != std::string_view::npos) return read_model_config(name);
   for (const auto& shape : kShapes) {
     if (shape.name == name) return parse_model_config(shape.config, "shape " + std::string(name));
   }

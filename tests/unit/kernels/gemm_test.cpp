@@ -25,6 +25,12 @@ at::Tensor expected(const at::Tensor& a, const at::Tensor& b, double alpha = 1) 
   return at::mm(f64(a), f64(b)) * alpha;
 }
 
+/// As on a CPU without AVX-512.
+struct WithoutPackedGemm {
+  WithoutPackedGemm() { allow_packed_gemm(false); }
+  ~WithoutPackedGemm() { allow_packed_gemm(true); }
+};
+
 class Gemm : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(Gemm);
 
@@ -94,7 +100,8 @@ TEST_P(Gemm, TakesColumnsOutOfAWiderBuffer) {
   EXPECT_TRUE((target.narrow(1, 0, 8) == 7).all().item<bool>() && (target.narrow(1, 24, 16) == 7).all().item<bool>());
 }
 
-TEST(GemmOnCpu, HasTheBitsOfAten) {
+TEST(GemmOnCpu, HasTheBitsOfAtenBelowAvx512) {
+  const WithoutPackedGemm older_cpu;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     if (dtype == at::kBFloat16 && !has_bf16_gemm()) continue;
     const auto a = uniform({37, 129}, 1, dtype), w = uniform({65, 129}, 2, dtype), bias = uniform({65}, 3, dtype);
@@ -111,6 +118,35 @@ TEST(GemmOnCpu, HasTheBitsOfAten) {
     EXPECT_TRUE(at::equal(sum, at::addmm(residual, a, w.t())));
     gemm(a, w.t(), y, {.residual = residual, .alpha = 0.22});
     EXPECT_TRUE(at::equal(y, at::addmm(residual, a, w.t(), 1, 0.22)));
+  }
+}
+
+TEST(GemmOnCpu, InBlocksRoundsOnceWithTheSameBitsForAnyThreadsAndRows) {
+  if (!has_packed_gemm()) GTEST_SKIP() << "this CPU has no AVX-512";
+  const int threads = at::get_num_threads();
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    // Rows of a block 64, columns of a group 128, chunks of K 1024; the larger ones for several tasks.
+    for (const auto& [M, N, K] : {Size{1, 1, 2}, {63, 130, 1026}, {129, 200, 2048}, {200, 49, 5000}, {300, 513, 64}}) {
+      for (const bool b_transposed : {false, true}) {
+        const auto a = with_row_gaps(uniform({M, K}, 1, dtype));
+        const auto b =
+            b_transposed ? with_row_gaps(uniform({N, K}, 2, dtype)).t() : with_row_gaps(uniform({K, N}, 2, dtype));
+        const auto bias = uniform({N}, 3, dtype), residual = with_row_gaps(uniform({M, N}, 4, dtype));
+        auto y = at::empty({M, N}, dtype), again = at::empty_like(y), first = at::empty({1, N}, dtype);
+        gemm(a, b, y, {.bias = bias, .residual = residual, .alpha = 0.5});
+        const auto want = expected(a, b, 0.5) + f64(bias) + f64(residual);
+        const double half_ulp = dtype == at::kFloat ? 1e-4 : 1.001 / 256;
+        EXPECT_LE(((f64(y) - want).abs() / want.abs().clamp_min(1)).max().item<double>(), half_ulp) << M << "x" << N;
+        for (const int count : {1, 2, 3}) {
+          at::set_num_threads(count);
+          gemm(a, b, again, {.bias = bias, .residual = residual, .alpha = 0.5});
+          EXPECT_TRUE(at::equal(y, again)) << count << " threads, " << M << "x" << N << "x" << K;
+        }
+        at::set_num_threads(threads);
+        gemm(a.narrow(0, M - 1, 1), b, first, {.bias = bias, .residual = residual.narrow(0, M - 1, 1), .alpha = 0.5});
+        EXPECT_TRUE(at::equal(y.narrow(0, M - 1, 1), first)) << "a row alone, " << M << "x" << N << "x" << K;
+      }
+    }
   }
 }
 

@@ -27,4 +27,7 @@ namespace lora_train::kernels {
 void parallel_ranges(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
+/// The number of ranges that parallel_ranges uses at most.
+int num_threads();
+
 }  // namespace lora_train::kernels

@@ -1,0 +1,268 @@
+// Columns of b are packed into panels in the order in which the micro-kernel reads them, and each panel meets all rows
+// of a while it stays in the second cache. An element of b is packed once for all rows: one copy against 2 M FLOPs.
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+#include "gemm_parts.h"
+#include "launch/elements.h"
+#include "lora_train/kernels/launch/parallel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lora_train::kernels {
+namespace {
+
+bool is_allowed = true;
+
+}  // namespace
+
+void allow_packed_gemm(bool allowed) { is_allowed = allowed; }
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr std::int64_t kLanes = 16;           // fp32 values in a vector
+constexpr std::int64_t kPanel = 64;           // columns of a panel
+constexpr std::int64_t kGroup = 128;          // columns packed at once
+constexpr std::int64_t kBlockRows = 64;       // rows of a tile of sums, 16 KiB
+constexpr std::int64_t kChunk = 1024;         // of K: 256 KiB of a panel in fp32
+constexpr std::int64_t kLeastWork = 1 << 20;  // FLOPs of a task; with fewer, another thread costs more than it gains
+
+#define LORA_TRAIN_V4 __attribute__((target("arch=x86-64-v4")))
+#define LORA_TRAIN_V4_INLINE LORA_TRAIN_V4 inline __attribute__((always_inline))
+
+/// The first `count` of 16 lanes.
+LORA_TRAIN_V4_INLINE __mmask16 first_lanes(std::int64_t count) {
+  return count >= kLanes ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << std::max<std::int64_t>(count, 0)) - 1);
+}
+
+// A word is what one lane of the micro-kernel multiplies: a float, or two bf16 values that follow each other in K.
+template <class X>
+constexpr std::int64_t kWord = 4 / static_cast<std::int64_t>(sizeof(X));  // elements of K
+
+/// Words [0, 16) of a row of `count` elements, zero past its end.
+template <class X>
+LORA_TRAIN_V4_INLINE __m512i load_words(const float* row, std::int64_t count) {
+  return _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(count), row));
+}
+template <class X>
+LORA_TRAIN_V4_INLINE __m512i load_words(const Bf16* row, std::int64_t count) {
+  if constexpr (std::is_same_v<X, float>) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(first_lanes(count), row);
+    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+  } else {
+    const auto mask =
+        count >= 32 ? __mmask32{0xFFFFFFFF} : static_cast<__mmask32>((1u << std::max<std::int64_t>(count, 0)) - 1);
+    return _mm512_maskz_loadu_epi16(mask, row);
+  }
+}
+
+/// A 16 x 16 block of words, transposed in four rounds of exchanges.
+LORA_TRAIN_V4_INLINE void transpose(__m512i (&rows)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+    rows[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+    rows[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    rows[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+  }
+}
+
+/// A panel: columns [n, n + width) of b, `padded` of them with zeros, as words [K / kWord, padded].
+struct Panel {
+  std::int64_t n, width, padded;
+};
+
+/// From b [K, N].
+template <class X, class W, class Y>
+LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Panel& panel, X* to) {
+  for (std::int64_t k = 0; k < p.K; k += kWord<X>) {
+    const W* const row = p.b + k * p.b_stride + panel.n;
+    for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
+      __m512i words = load_words<float>(row + j, panel.width - j);
+      if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
+        const __m512i below = load_words<float>(row + p.b_stride + j, k + 1 < p.K ? panel.width - j : 0);
+        words = _mm512_or_si512(_mm512_srli_epi32(words, 16), below);
+      }
+      _mm512_storeu_si512(to + k * panel.padded + j * kWord<X>, words);
+    }
+  }
+}
+
+/// From b's transpose [N, K].
+template <class X, class W, class Y>
+LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel& panel, X* to) {
+  constexpr std::int64_t kStep = kLanes * kWord<X>;
+  for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
+    for (std::int64_t k = 0; k < p.K; k += kStep) {
+      __m512i words[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        const bool is_inside = j + i < panel.width;
+        const W* const row = p.b + (panel.n + (is_inside ? j + i : 0)) * p.b_stride + k;
+        words[i] = load_words<X>(row, is_inside ? p.K - k : 0);
+      }
+      transpose(words);
+      const std::int64_t num_rows = std::min(kLanes, (p.K - k + kWord<X> - 1) / kWord<X>);
+      X* const block = to + k * panel.padded + j * kWord<X>;
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        if (i < num_rows) _mm512_storeu_si512(block + i * panel.padded * kWord<X>, words[i]);
+      }
+    }
+  }
+}
+
+/// y = alpha sums + bias + residual of a row of a tile.
+template <bool kHasBias, bool kHasResidual, class Y>
+LORA_TRAIN_V4_INLINE void finish_row(const float* sums, float alpha, const Y* bias, const Y* residual,
+                                     std::int64_t width, Y* y) {
+#pragma GCC ivdep
+  for (std::int64_t j = 0; j < width; ++j) {
+    float value = alpha * sums[j];
+    if constexpr (kHasBias) value += load(bias + j);
+    if constexpr (kHasResidual) value += load(residual + j);
+    store(y + j, value);
+  }
+}
+
+template <class X, class W, class Y>
+LORA_TRAIN_V4_INLINE void finish_tile(const PackedGemm<X, W, Y>& p, const Panel& panel, std::int64_t m,
+                                      std::int64_t num_rows, const float* sums) {
+  const Y* const bias = p.bias != nullptr ? p.bias + panel.n : nullptr;
+  for (std::int64_t i = 0; i < num_rows; ++i, sums += panel.padded) {
+    Y* const y = p.y[m + i] + panel.n;
+    const Y* const residual = p.residual.data != nullptr ? p.residual[m + i] + panel.n : nullptr;
+    if (bias == nullptr && residual == nullptr) {
+      finish_row<false, false>(sums, p.alpha, bias, residual, panel.width, y);
+    } else if (residual == nullptr) {
+      finish_row<true, false>(sums, p.alpha, bias, residual, panel.width, y);
+    } else if (bias == nullptr) {
+      finish_row<false, true>(sums, p.alpha, bias, residual, panel.width, y);
+    } else {
+      finish_row<true, true>(sums, p.alpha, bias, residual, panel.width, y);
+    }
+  }
+}
+
+/// Memory of a thread, kept for its next product.
+struct Scratch {
+  std::unique_ptr<char[]> bytes;
+  std::size_t size = 0;
+
+  void* reserve(std::size_t needed) {
+    constexpr std::size_t kAlignment = 64;
+    if (size < needed + kAlignment) {
+      bytes.reset();
+      bytes = std::make_unique_for_overwrite<char[]>(size = needed + kAlignment);
+    }
+    return bytes.get() + (kAlignment - reinterpret_cast<std::uintptr_t>(bytes.get()) % kAlignment);
+  }
+};
+
+/// Rows [row, end_row) of columns [column, end_column).
+struct Task {
+  std::int64_t row, end_row, column, end_column;
+};
+
+/// The sums of a tile. Rows of a block are split into powers of two: each size is a micro-kernel that is generated once.
+template <class X, class W, class Y>
+void multiply_tile(const PackedGemm<X, W, Y>& p, std::int64_t m, std::int64_t num_rows, const X* packed,
+                   std::int64_t width, float* sums) {
+  for (std::int64_t k = 0; k < p.K; k += kChunk) {
+    const std::int64_t num_k = std::min(kChunk, (p.K - k + kWord<X> - 1) / kWord<X> * kWord<X>);
+    std::int64_t done = 0;
+    for (std::int64_t rows = kBlockRows; done < num_rows; rows /= 2) {
+      if (num_rows - done < rows) continue;
+      brgemm({rows, width, num_k, p.a.stride, width, width}, k > 0, p.a[m + done] + k, packed + k * width,
+             sums + done * width);
+      done += rows;
+    }
+  }
+}
+
+template <class X, class W, class Y>
+LORA_TRAIN_V4 void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
+  thread_local Scratch scratch;
+  const std::int64_t rounded_k = (p.K + 1) / 2 * 2, group_elements = rounded_k * kGroup;
+  float* const sums = static_cast<float*>(
+      scratch.reserve(kBlockRows * kPanel * sizeof(float) + static_cast<std::size_t>(group_elements) * sizeof(X)));
+  X* const packed = reinterpret_cast<X*>(sums + kBlockRows * kPanel);
+  for (std::int64_t group = task.column; group < task.end_column; group += kGroup) {
+    const std::int64_t end = std::min(group + kGroup, task.end_column);
+    const auto panel_at = [&](std::int64_t n) {
+      const std::int64_t width = std::min(kPanel, end - n);
+      return Panel{n, width, (width + kLanes - 1) / kLanes * kLanes};
+    };
+    const auto place = [&](std::int64_t n) { return packed + (n - group) * rounded_k; };
+    for (std::int64_t n = group; n < end; n += kPanel) {
+      p.is_b_transposed ? pack_columns(p, panel_at(n), place(n)) : pack_rows(p, panel_at(n), place(n));
+    }
+    for (std::int64_t m = task.row; m < task.end_row; m += kBlockRows) {
+      const std::int64_t num_rows = std::min(kBlockRows, task.end_row - m);
+      for (std::int64_t n = group; n < end; n += kPanel) {
+        const Panel panel = panel_at(n);
+        multiply_tile(p, m, num_rows, place(n), panel.padded, sums);
+        finish_tile(p, panel, m, num_rows, sums);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool has_packed_gemm() { return is_allowed && __builtin_cpu_supports("x86-64-v4"); }
+
+template <class X, class W, class Y>
+void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
+  const std::int64_t num_lanes = (p.N + kLanes - 1) / kLanes, num_blocks = (p.M + kBlockRows - 1) / kBlockRows;
+  const std::int64_t most = std::max<std::int64_t>(1, 2 * p.M * p.N * p.K / kLeastWork);
+  const std::int64_t num_tasks = std::min<std::int64_t>(num_threads(), most);
+  // Split columns first: then no panel is packed twice.
+  const std::int64_t num_columns = std::clamp<std::int64_t>(num_lanes * kLanes / kPanel, 1, num_tasks);
+  const std::int64_t num_rows = std::clamp<std::int64_t>(num_tasks / num_columns, 1, num_blocks);
+  parallel_ranges(num_columns * num_rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t c = i / num_rows, r = i % num_rows;
+      run_task(p, {num_blocks * r / num_rows * kBlockRows, std::min(p.M, num_blocks * (r + 1) / num_rows * kBlockRows),
+                   num_lanes * c / num_columns * kLanes, std::min(p.N, num_lanes * (c + 1) / num_columns * kLanes)});
+    }
+    end_brgemm();
+  });
+}
+#else
+bool has_packed_gemm() { return false; }
+
+template <class X, class W, class Y>
+void packed_gemm_cpu(const PackedGemm<X, W, Y>&) {}
+#endif
+
+template void packed_gemm_cpu(const PackedGemm<float, float, float>&);
+template void packed_gemm_cpu(const PackedGemm<float, Bf16, float>&);
+template void packed_gemm_cpu(const PackedGemm<Bf16, Bf16, Bf16>&);
+template void packed_gemm_cpu(const PackedGemm<Bf16, Bf16, float>&);
+
+}  // namespace lora_train::kernels
