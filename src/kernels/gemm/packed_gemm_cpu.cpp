@@ -1,5 +1,5 @@
 // Columns of b are packed into panels in the order in which the micro-kernel reads them, and each panel meets all rows
-// of a while it stays in the second cache. An element of b is packed once for all rows: one copy against 2 M FLOPs.
+// of a while it stays in a cache. An element of b is packed once for all rows: one copy against 2 M FLOPs.
 #include <algorithm>
 #include <memory>
 #include <type_traits>
@@ -26,9 +26,10 @@ namespace {
 
 constexpr std::int64_t kLanes = 16;           // fp32 values in a vector
 constexpr std::int64_t kPanel = 64;           // columns of a panel
-constexpr std::int64_t kGroup = 128;          // columns packed at once
+constexpr std::int64_t kGroup = 256;          // columns packed at once
 constexpr std::int64_t kBlockRows = 64;       // rows of a tile of sums, 16 KiB
-constexpr std::int64_t kChunk = 1024;         // of K: 256 KiB of a panel in fp32
+constexpr std::int64_t kMostSlab = 1024;      // of K packed at once: 256 KiB of a panel in fp32
+constexpr std::int64_t kMostRows = 4096;      // that keep sums at once, if K has several slabs
 constexpr std::int64_t kLeastWork = 1 << 20;  // FLOPs of a task; with fewer, another thread costs more than it gains
 
 #define LORA_TRAIN_V4 __attribute__((target("arch=x86-64-v4")))
@@ -91,20 +92,25 @@ LORA_TRAIN_V4_INLINE void transpose(__m512i (&rows)[16]) {
   }
 }
 
-/// A panel: columns [n, n + width) of b, `padded` of them with zeros, as words [K / kWord, padded].
+/// Rows [k, k + size) of b; `rounded` of them in whole words.
+struct Slab {
+  std::int64_t k, size, rounded;
+};
+
+/// Columns [n, n + width) of b; `padded` of them with zeros. A slab of it is packed as words [rounded / kWord, padded].
 struct Panel {
   std::int64_t n, width, padded;
 };
 
 /// From b [K, N].
 template <class X, class W, class Y>
-LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Panel& panel, X* to) {
-  for (std::int64_t k = 0; k < p.K; k += kWord<X>) {
-    const W* const row = p.b + k * p.b_stride + panel.n;
+LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Panel& panel, const Slab& slab, X* to) {
+  for (std::int64_t k = 0; k < slab.size; k += kWord<X>) {
+    const W* const row = p.b + (slab.k + k) * p.b_stride + panel.n;
     for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
       __m512i words = load_words<float>(row + j, panel.width - j);
       if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
-        const __m512i below = load_words<float>(row + p.b_stride + j, k + 1 < p.K ? panel.width - j : 0);
+        const __m512i below = load_words<float>(row + p.b_stride + j, k + 1 < slab.size ? panel.width - j : 0);
         words = _mm512_or_si512(_mm512_srli_epi32(words, 16), below);
       }
       _mm512_storeu_si512(to + k * panel.padded + j * kWord<X>, words);
@@ -114,19 +120,19 @@ LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Panel& p
 
 /// From b's transpose [N, K].
 template <class X, class W, class Y>
-LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel& panel, X* to) {
+LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel& panel, const Slab& slab, X* to) {
   constexpr std::int64_t kStep = kLanes * kWord<X>;
   for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
-    for (std::int64_t k = 0; k < p.K; k += kStep) {
+    for (std::int64_t k = 0; k < slab.size; k += kStep) {
       __m512i words[kLanes];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
         const bool is_inside = j + i < panel.width;
-        const W* const row = p.b + (panel.n + (is_inside ? j + i : 0)) * p.b_stride + k;
-        words[i] = load_words<X>(row, is_inside ? p.K - k : 0);
+        const W* const row = p.b + (panel.n + (is_inside ? j + i : 0)) * p.b_stride + slab.k + k;
+        words[i] = load_words<X>(row, is_inside ? slab.size - k : 0);
       }
       transpose(words);
-      const std::int64_t num_rows = std::min(kLanes, (p.K - k + kWord<X> - 1) / kWord<X>);
+      const std::int64_t num_rows = std::min(kLanes, (slab.rounded - k) / kWord<X>);
       X* const block = to + k * panel.padded + j * kWord<X>;
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
@@ -188,46 +194,59 @@ struct Task {
   std::int64_t row, end_row, column, end_column;
 };
 
-/// The sums of a tile. Rows of a block are split into powers of two: each size is a micro-kernel that is generated once.
+/// Adds a slab to the sums of a tile, or begins them. Rows are split into powers of two: each size is a micro-kernel
+/// that is generated once.
 template <class X, class W, class Y>
-void multiply_tile(const PackedGemm<X, W, Y>& p, std::int64_t m, std::int64_t num_rows, const X* packed,
-                   std::int64_t width, float* sums) {
-  for (std::int64_t k = 0; k < p.K; k += kChunk) {
-    const std::int64_t num_k = std::min(kChunk, (p.K - k + kWord<X> - 1) / kWord<X> * kWord<X>);
-    std::int64_t done = 0;
-    for (std::int64_t rows = kBlockRows; done < num_rows; rows /= 2) {
-      if (num_rows - done < rows) continue;
-      brgemm({rows, width, num_k, p.a.stride, width, width}, k > 0, p.a[m + done] + k, packed + k * width,
-             sums + done * width);
-      done += rows;
+void multiply_tile(const PackedGemm<X, W, Y>& p, const Slab& slab, std::int64_t m, std::int64_t num_rows,
+                   const X* packed, std::int64_t width, float* sums) {
+  std::int64_t done = 0;
+  for (std::int64_t rows = kBlockRows; done < num_rows; rows /= 2) {
+    if (num_rows - done < rows) continue;
+    brgemm({rows, width, slab.rounded, p.a.stride, width, width}, slab.k > 0, p.a[m + done] + slab.k, packed,
+           sums + done * width);
+    done += rows;
+  }
+}
+
+/// A task of at most kGroup columns and kMostRows rows.
+template <class X, class W, class Y>
+LORA_TRAIN_V4 void run_group(const PackedGemm<X, W, Y>& p, const Task& task) {
+  thread_local Scratch scratch;
+  const std::int64_t num_slabs = (p.K + kMostSlab - 1) / kMostSlab;
+  const std::int64_t slab_size = ((p.K + num_slabs - 1) / num_slabs + kLanes * 2 - 1) / (kLanes * 2) * (kLanes * 2);
+  const std::int64_t kept_rows = num_slabs > 1 ? task.end_row - task.row : kBlockRows;
+  X* const packed = static_cast<X*>(scratch.reserve(static_cast<std::size_t>(
+      kGroup * (slab_size * std::int64_t{sizeof(X)} + kept_rows * std::int64_t{sizeof(float)}))));
+  float* const sums = reinterpret_cast<float*>(packed + kGroup * slab_size);
+  const auto panel_at = [&](std::int64_t n) {
+    const std::int64_t width = std::min(kPanel, task.end_column - n);
+    return Panel{n, width, (width + kLanes - 1) / kLanes * kLanes};
+  };
+  for (std::int64_t k = 0; k < p.K; k += slab_size) {
+    const std::int64_t size = std::min(slab_size, p.K - k);
+    const Slab slab{k, size, (size + kWord<X> - 1) / kWord<X> * kWord<X>};
+    const auto place = [&](std::int64_t n) { return packed + (n - task.column) * slab_size; };
+    for (std::int64_t n = task.column; n < task.end_column; n += kPanel) {
+      p.is_b_transposed ? pack_columns(p, panel_at(n), slab, place(n)) : pack_rows(p, panel_at(n), slab, place(n));
+    }
+    for (std::int64_t m = task.row; m < task.end_row; m += kBlockRows) {
+      const std::int64_t num_rows = std::min(kBlockRows, task.end_row - m);
+      for (std::int64_t n = task.column; n < task.end_column; n += kPanel) {
+        const Panel panel = panel_at(n);
+        float* const tile =
+            num_slabs == 1 ? sums : sums + (n - task.column) * kept_rows + (m - task.row) * panel.padded;
+        multiply_tile(p, slab, m, num_rows, place(n), panel.padded, tile);
+        if (k + size == p.K) finish_tile(p, panel, m, num_rows, tile);
+      }
     }
   }
 }
 
 template <class X, class W, class Y>
-LORA_TRAIN_V4 void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
-  thread_local Scratch scratch;
-  const std::int64_t rounded_k = (p.K + 1) / 2 * 2, group_elements = rounded_k * kGroup;
-  float* const sums = static_cast<float*>(
-      scratch.reserve(kBlockRows * kPanel * sizeof(float) + static_cast<std::size_t>(group_elements) * sizeof(X)));
-  X* const packed = reinterpret_cast<X*>(sums + kBlockRows * kPanel);
-  for (std::int64_t group = task.column; group < task.end_column; group += kGroup) {
-    const std::int64_t end = std::min(group + kGroup, task.end_column);
-    const auto panel_at = [&](std::int64_t n) {
-      const std::int64_t width = std::min(kPanel, end - n);
-      return Panel{n, width, (width + kLanes - 1) / kLanes * kLanes};
-    };
-    const auto place = [&](std::int64_t n) { return packed + (n - group) * rounded_k; };
-    for (std::int64_t n = group; n < end; n += kPanel) {
-      p.is_b_transposed ? pack_columns(p, panel_at(n), place(n)) : pack_rows(p, panel_at(n), place(n));
-    }
-    for (std::int64_t m = task.row; m < task.end_row; m += kBlockRows) {
-      const std::int64_t num_rows = std::min(kBlockRows, task.end_row - m);
-      for (std::int64_t n = group; n < end; n += kPanel) {
-        const Panel panel = panel_at(n);
-        multiply_tile(p, m, num_rows, place(n), panel.padded, sums);
-        finish_tile(p, panel, m, num_rows, sums);
-      }
+void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
+  for (std::int64_t m = task.row; m < task.end_row; m += kMostRows) {
+    for (std::int64_t n = task.column; n < task.end_column; n += kGroup) {
+      run_group(p, {m, std::min(m + kMostRows, task.end_row), n, std::min(n + kGroup, task.end_column)});
     }
   }
 }
