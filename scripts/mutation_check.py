@@ -61,6 +61,8 @@ MUTATIONS = [
         ("src/kernels/rope/rope.cpp", "at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;",
          "at::zeros({num_positions, 1}, inv_freq.options()) * inv_freq;")]),
     Mutation("no causal mask", "test_lora_gradients.py", [
+        ("src/kernels/attention/attention_blocks.h",
+         "{window > 0 ? std::max<std::int64_t>(0, last - window + 1) : 0, last + 1}", "{0, num_keys}"),
         ("src/kernels/attention/attention.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
          "return false;"),
         ("src/kernels/attention/attention.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),

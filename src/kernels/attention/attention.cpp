@@ -1,6 +1,8 @@
 // L queries and S keys of one document, or of a block of its queries; H heads, K kv heads, E head size.
 #include "lora_train/kernels/attention/attention.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
@@ -22,15 +24,11 @@ namespace {
 constexpr int64_t kMaxBlock = 1024, kMinBlock = 128;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Document {
-  int64_t query, len_q, key, len_k;
-};
-
-std::vector<Document> documents_of(const AttentionLayout& layout) {
-  std::vector<Document> documents;
+std::vector<AttentionDocument> documents_of(const AttentionLayout& layout) {
+  std::vector<AttentionDocument> documents;
   for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
-    const Document doc{layout.cu_seqlens_q[d], layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d],
-                       layout.cu_seqlens_k[d], layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]};
+    const AttentionDocument doc{layout.cu_seqlens_q[d], layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d],
+                                layout.cu_seqlens_k[d], layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]};
     if (doc.len_q > 0 || doc.len_k > 0) documents.push_back(doc);
   }
   return documents;
@@ -50,7 +48,7 @@ struct Plan {
   std::vector<std::pair<int64_t, int64_t>> blind_queries;  ///< ranges of queries that see no key
 };
 
-void plan_document(const Document& document, int64_t window, Plan& plan) {
+void plan_document(const AttentionDocument& document, int64_t window, Plan& plan) {
   auto [query, len_q, key, len_k] = document;
   const int64_t blind = std::min(len_q, std::max<int64_t>(0, len_q - len_k));
   if (blind > 0) plan.blind_queries.emplace_back(query, query + blind);
@@ -76,7 +74,7 @@ void plan_document(const Document& document, int64_t window, Plan& plan) {
 
 Plan make_plan(const AttentionLayout& layout) {
   Plan plan;
-  for (const Document& document : documents_of(layout)) plan_document(document, layout.window, plan);
+  for (const AttentionDocument& document : documents_of(layout)) plan_document(document, layout.window, plan);
   return plan;
 }
 
@@ -124,9 +122,9 @@ at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
       .sum(2, /*keepdim=*/false, math_dtype(t));
 }
 
-void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
-                            AttentionGradients& gradients) {
+void backward_by_aten(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                      const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                      AttentionGradients& gradients) {
   const Plan plan = make_plan(layout);
   MaskCache masks;
   // Blocks of one document share keys: their gradients are summed in fp32 and rounded once.
@@ -162,6 +160,74 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
     gradients.k.copy_(dk_sum);
     gradients.v.copy_(dv_sum);
   }
+}
+
+void forward_by_aten(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                     at::Tensor& out, at::Tensor& lse) {
+  const Plan plan = make_plan(layout);
+  MaskCache masks;
+  for (const auto& b : plan.blocks) {
+    const bool is_causal = b.is_plain_causal();
+    const at::Tensor queries = heads_first(q, b.query, b.num_queries);
+    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, queries));
+    const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
+        queries, heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
+        /*dropout_p=*/0.0, is_causal, mask, layout.scale);
+    out.narrow(0, b.query, b.num_queries).copy_(tokens_first(o));
+    lse.narrow(0, b.query, b.num_queries).copy_(l.squeeze(0).transpose(0, 1));
+  }
+  for (const auto& [begin, end] : plan.blind_queries) {
+    out.narrow(0, begin, end - begin).zero_();
+    lse.narrow(0, begin, end - begin).fill_(-kInfinity);
+  }
+}
+
+bool uses_blocks(const at::Tensor& q) {
+  return q.scalar_type() != at::kDouble && has_attention_blocks() && at::globalContext().userEnabledMkldnn();
+}
+
+template <class T>
+AttentionOperands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const AttentionLayout& layout, const std::vector<AttentionDocument>& documents) {
+  return {read_rows<T>(q),
+          read_rows<T>(k),
+          read_rows<T>(v),
+          documents,
+          {q.size(1), k.size(1), q.size(2)},
+          layout.window,
+          static_cast<float>(layout.scale),
+          at::get_num_threads()};
+}
+
+template <class T>
+void forward_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                       at::Tensor& out, at::Tensor& lse) {
+  const std::vector<AttentionDocument> documents = documents_of(layout);
+  attention_forward_blocks(operands_of<T>(q, k, v, layout, documents), write_rows<T>(out),
+                           {write<float>(lse), lse.stride(0), lse.stride(1)});
+}
+
+template <class T>
+void backward_in_blocks(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                        AttentionGradients& gradients) {
+  const std::vector<AttentionDocument> documents = documents_of(layout);
+  attention_backward_blocks(operands_of<T>(q, k, v, layout, documents),
+                            {read_rows<T>(dout),
+                             read_rows<T>(out),
+                             {read<float>(lse), lse.stride(0), lse.stride(1)},
+                             write_rows<T>(gradients.q),
+                             write_rows<T>(gradients.k),
+                             write_rows<T>(gradients.v)});
+}
+
+void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                            AttentionGradients& gradients) {
+  const auto run = !uses_blocks(q)                    ? backward_by_aten
+                   : q.scalar_type() == at::kBFloat16 ? backward_in_blocks<Bf16>
+                                                      : backward_in_blocks<float>;
+  run(dout, q, k, v, out, lse, layout, gradients);
 }
 
 struct AttentionTensors {
@@ -236,8 +302,9 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
 /// True when a query sees no key, or no query sees a key. Fused kernels leave that undefined; training has no such
 /// documents.
 bool has_unseen_parts(const AttentionLayout& layout) {
-  return std::ranges::any_of(documents_of(layout),
-                             [](const Document& d) { return d.len_q > d.len_k || (d.len_q == 0 && d.len_k > 0); });
+  return std::ranges::any_of(documents_of(layout), [](const AttentionDocument& d) {
+    return d.len_q > d.len_k || (d.len_q == 0 && d.len_k > 0);
+  });
 }
 
 bool is_complete(const AttentionLayout& layout) {
@@ -373,22 +440,10 @@ at::Tensor on_device(const std::vector<int64_t>& numbers, const at::Tensor& give
 
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse) {
-  const Plan plan = make_plan(layout);
-  MaskCache masks;
-  for (const auto& b : plan.blocks) {
-    const bool is_causal = b.is_plain_causal();
-    const at::Tensor queries = heads_first(q, b.query, b.num_queries);
-    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, queries));
-    const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
-        queries, heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
-        /*dropout_p=*/0.0, is_causal, mask, layout.scale);
-    out.narrow(0, b.query, b.num_queries).copy_(tokens_first(o));
-    lse.narrow(0, b.query, b.num_queries).copy_(l.squeeze(0).transpose(0, 1));
-  }
-  for (const auto& [begin, end] : plan.blind_queries) {
-    out.narrow(0, begin, end - begin).zero_();
-    lse.narrow(0, begin, end - begin).fill_(-kInfinity);
-  }
+  const auto run = !uses_blocks(q)                    ? forward_by_aten
+                   : q.scalar_type() == at::kBFloat16 ? forward_in_blocks<Bf16>
+                                                      : forward_in_blocks<float>;
+  run(q, k, v, layout, out, lse);
 }
 
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,

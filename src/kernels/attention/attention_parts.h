@@ -18,8 +18,8 @@ namespace lora_train::kernels {
 
 struct AttentionLayout;
 
-/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the
-/// caller has checked the arguments.
+/// Our kernel, or in fp64 and on processors without AVX-512 ATen's flash attention, one document (or one block of its
+/// queries) at a time. Contract: attention_forward; the caller has checked the arguments.
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 
@@ -50,6 +50,51 @@ template <class T>
 void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std::span<const DecodeDocument> documents,
                           const HeadSizes& sizes, float scale, Rows<T> out);
 
+/// Log-sum-exp of packed documents [N, H], N tokens in all documents.
+template <class T>
+struct PackedLse {
+  T* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+
+// Attention of packed documents on a CPU with AVX-512. T is float or Bf16.
+
+/// Where a document's queries and keys begin, and how many there are.
+struct AttentionDocument {
+  std::int64_t query, len_q, key, len_k;
+};
+
+/// Rows of q are [H, E], rows of k and v [K, E].
+template <class T>
+struct AttentionOperands {
+  Rows<const T> q, k, v;
+  std::span<const AttentionDocument> documents;
+  HeadSizes sizes;
+  std::int64_t window;  ///< 0: none
+  float scale;
+  int num_threads;
+};
+
+template <class T>
+struct AttentionGradientRows {
+  Rows<const T> dout, out;
+  PackedLse<const float> lse;
+  Rows<T> dq, dk, dv;
+};
+
+/// True if the processor has AVX-512. ATen's brgemm, which these kernels call, also needs mkldnn enabled.
+bool has_attention_blocks();
+
+/// Contract: attention_forward and attention_backward. Sums in fp32, rounds results once; probabilities and their
+/// gradients are rounded to T as operands of products. A document's result depends on neither the others nor the
+/// threads. Memory per thread: a few MiB forward; backward 22 (bf16) or 28 (fp32) bytes per key of the longest document
+/// and element of a head, and where whole kv heads would leave threads idle, for all threads up to 64 bytes per element
+/// of k.
+template <class T>
+void attention_forward_blocks(const AttentionOperands<T>& call, Rows<T> out, PackedLse<float> lse);
+template <class T>
+void attention_backward_blocks(const AttentionOperands<T>& call, const AttentionGradientRows<T>& g);
+
 // Layout tables of packed documents for fused attention backends, computed on the device from cu_seqlens: cuDNN's
 // ragged offsets, and the memory-efficient attention's log-sum-exp per document.
 
@@ -66,13 +111,6 @@ struct RaggedTables {
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
                         const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
                         std::int32_t* lengths, std::int64_t lengths_row, Stream stream);
-
-/// Log-sum-exp of packed documents [N, H], N tokens in all documents.
-template <class T>
-struct PackedLse {
-  T* data = nullptr;
-  std::int64_t token_stride = 0, head_stride = 0;
-};
 
 /// Between packed and padded [num_docs, num_heads, row], where row covers the longest document. Reads and writes 4
 /// bytes per token and head, except that pad_lse writes all of `padded`: infinity after the end of a document.

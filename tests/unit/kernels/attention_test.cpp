@@ -1,5 +1,6 @@
 #include "lora_train/kernels/attention/attention.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -162,6 +163,19 @@ TEST_P(Attention, MatchesAutogradForwardAndBackward) {
   }
 }
 
+// What processors without AVX-512 run.
+TEST(Attention, WithoutMkldnnTheCpuTakesAtensKernel) {
+  struct WithoutMkldnn {
+    WithoutMkldnn() { at::globalContext().setUserEnabledMkldnn(false); }
+    ~WithoutMkldnn() { at::globalContext().setUserEnabledMkldnn(true); }
+  } const without_mkldnn;
+  for (const auto& c : cases()) {
+    SCOPED_TRACE(describe(c));
+    expect_autograd({at::kCPU, at::kFloat}, c, AttentionBackend::kAuto);
+    expect_autograd({at::kCPU, at::kBFloat16}, c, AttentionBackend::kAuto);
+  }
+}
+
 TEST_P(Attention, LseMayBeATransposedView) {
   const auto q = place.put(uniform({9, 4, 16}, 1)), k = place.put(uniform({9, 2, 16}, 2));
   const auto v = place.put(uniform({9, 2, 16}, 3));
@@ -193,18 +207,93 @@ TEST_P(Attention, LeavesWhatIsPastTheLastDocumentAlone) {
   }
 }
 
-TEST(Attention, GivesTheSameBitsTwice) {
-  const Case c{{200, 57}, {200, 57}, 64, 4, 2, 16};
-  const auto in = inputs_for(c, at::kBFloat16);
-  const auto run = [&] {
-    const auto q = in.q.to(at::kBFloat16), k = in.k.to(at::kBFloat16), v = in.v.to(at::kBFloat16);
-    auto out = at::empty_like(q), lse = at::empty({q.size(0), c.heads});
-    AttentionGradients d{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-    attention_forward(q, k, v, layout_of(c), out, lse);
-    attention_backward(in.dout.to(at::kBFloat16), q, k, v, out, lse, layout_of(c), d);
-    return at::cat({out.flatten(), d.q.flatten(), d.k.flatten(), d.v.flatten()});
+/// Gradients on the CPU in `dtype`.
+Gradients on_cpu(const Case& c, const Inputs& in, at::ScalarType dtype) {
+  const Place place{at::kCPU, dtype};
+  const auto q = place.put(in.q), k = place.put(in.k), v = place.put(in.v);
+  auto out = place.empty(q.sizes()), lse = place.statistic({q.size(0), c.heads});
+  AttentionGradients d{place.empty(q.sizes()), place.empty(k.sizes()), place.empty(v.sizes())};
+  attention_forward(q, k, v, layout_of(c), out, lse);
+  attention_backward(place.put(in.dout), q, k, v, out, lse, layout_of(c), d);
+  return {out, lse, d.q, d.k, d.v};
+}
+
+/// Lengths around the blocks of rows (64), of keys (256 and 512) and steps of keys (32).
+const std::vector<Case>& block_cases() {
+  const std::vector<int64_t> lengths = {1, 2, 63, 64, 65, 127, 200, 513};
+  static const std::vector<Case> all = {
+      {lengths, lengths, 0, 3, 3, 64},
+      {lengths, lengths, 0, 3, 1, 128},
+      {lengths, lengths, 1, 2, 2, 16},
+      {lengths, lengths, 5, 3, 1, 80},
+      {lengths, lengths, 64, 7, 1, 64},
+      {lengths, lengths, 100, 2, 2, 256},
+      {{63, 200, 1, 0}, {200, 513, 65, 9}, 0, 6, 2, 80},
+      {{63, 200, 1}, {200, 900, 600}, 100, 7, 1, 64},
+      {{200, 65, 3}, {63, 64, 0}, 0, 7, 1, 64},
+      {{200, 127}, {513, 64}, 100, 3, 1, 128},
+      {{1100}, {1100}, 0, 2, 1, 32},  // two tasks forward, two parts backward
   };
-  EXPECT_TRUE(at::equal(run(), run()));
+  return all;
+}
+
+TEST(Attention, MatchesAutogradAroundTheBlocksOfTheCpu) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto& c : block_cases()) {
+      const auto in = inputs_for(c, dtype);
+      const Gradients want = by_autograd(c, in.q, in.k, in.v, in.dout), got = on_cpu(c, in, dtype);
+      const auto expect_close = [&](const at::Tensor& g, const at::Tensor& w, const std::vector<int64_t>& cu) {
+        const auto worst = worst_document(g.to(at::kDouble), w, cu);
+        EXPECT_LT(worst.error, tolerance(dtype)) << "document " << worst.document;
+      };
+      SCOPED_TRACE(describe(c) + " head size " + std::to_string(c.head_size) + " " + c10::toString(dtype));
+      const auto layout = layout_of(c);
+      expect_close(got.out, want.out, layout.cu_seqlens_q);
+      expect_close(got.lse.nan_to_num(0, 0, 0), want.lse.nan_to_num(0, 0, 0), layout.cu_seqlens_q);
+      EXPECT_TRUE(at::equal(got.lse.isinf(), want.lse.isinf()));
+      expect_close(got.dv, want.dv, layout.cu_seqlens_k);
+      if (c.window == 1) continue;  // one visible key: no gradient reaches q and k
+      expect_close(got.dq, want.dq, layout.cu_seqlens_q);
+      expect_close(got.dk, want.dk, layout.cu_seqlens_k);
+    }
+  }
+}
+
+// With more than one thread, the backward gives the parts of the first document to several.
+TEST(Attention, BitsDependOnNeitherThreadsNorOtherDocuments) {
+  const Case all{{1100, 57, 300}, {1100, 57, 300}, 0, 4, 1, 64}, alone{{1100}, {1100}, 0, 4, 1, 64};
+  const int threads = at::get_num_threads();
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto in = inputs_for(all, dtype);
+    const auto first = [](const at::Tensor& t) { return t.narrow(0, 0, 1100); };
+    const auto run = [&](const Case& c, const Inputs& inputs) {
+      const Gradients g = on_cpu(c, inputs, dtype);
+      return std::vector<at::Tensor>{g.out, g.lse, g.dq, g.dk, g.dv};
+    };
+    at::set_num_threads(1);
+    const auto want = run(all, in);
+    for (const int count : {2, 3}) {
+      at::set_num_threads(count);
+      const auto got = run(all, in), got_alone = run(alone, {first(in.q), first(in.k), first(in.v), first(in.dout)});
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        EXPECT_TRUE(at::equal(got[i], want[i])) << count << " threads, result " << i;
+        EXPECT_TRUE(at::equal(got_alone[i], first(want[i]))) << count << " threads, result " << i << ", alone";
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST(Attention, ANotANumberStaysWhereItIs) {
+  const Case c{{600}, {600}, 0, 2, 1, 64};
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    auto in = inputs_for(c, dtype);
+    in.q[70][1].fill_(std::numeric_limits<double>::quiet_NaN());
+    const Gradients got = on_cpu(c, in, dtype);
+    EXPECT_TRUE(got.out[70][1].isnan().all().item<bool>() && got.dq[70][1].isnan().all().item<bool>());
+    EXPECT_TRUE(got.lse[70][1].isnan().item<bool>());
+    EXPECT_EQ(got.out.isnan().sum().item<int64_t>(), c.head_size);
+  }
 }
 
 TEST(Attention, RefusesHeadsThatCannotShare) {
