@@ -25,8 +25,8 @@ void allow_packed_gemm(bool allowed) { is_allowed = allowed; }
 namespace {
 
 constexpr std::int64_t kLanes = 16;           // fp32 values in a vector
-constexpr std::int64_t kPanel = 64;           // columns of a panel
-constexpr std::int64_t kGroup = 256;          // columns packed at once
+constexpr std::int64_t kPanel = 64;           // columns of a panel at most
+constexpr std::int64_t kMostPanels = 4;       // packed at once
 constexpr std::int64_t kBlockRows = 64;       // rows of a tile of sums, 16 KiB
 constexpr std::int64_t kMostSlab = 1024;      // of K packed at once: 256 KiB of a panel in fp32
 constexpr std::int64_t kMostRows = 4096;      // that keep sums at once, if K has several slabs
@@ -102,23 +102,48 @@ struct Panel {
   std::int64_t n, width, padded;
 };
 
-/// From b [K, N].
+/// The panels that are packed at once, as even as possible: a narrow one would be slow.
+struct Group {
+  Panel panels[kMostPanels];
+  std::int64_t num_panels;
+
+  Group(std::int64_t column, std::int64_t end_column) {
+    const std::int64_t num_lanes = (end_column - column + kLanes - 1) / kLanes;
+    num_panels = (num_lanes * kLanes + kPanel - 1) / kPanel;
+    for (std::int64_t i = 0; i < num_panels; ++i) {
+      const std::int64_t begin = num_lanes * i / num_panels * kLanes, end = num_lanes * (i + 1) / num_panels * kLanes;
+      panels[i] = {column + begin, std::min(end_column - column, end) - begin, end - begin};
+    }
+  }
+  /// Where the packed panel i begins.
+  std::int64_t place(std::int64_t i, const Slab& slab) const { return (panels[i].n - panels[0].n) * slab.rounded; }
+};
+
+/// From b [K, N], whose rows are read once.
 template <class X, class W, class Y>
-LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Panel& panel, const Slab& slab, X* to) {
+LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Group& group, const Slab& slab, X* packed) {
+  constexpr std::int64_t kAhead = 16;  // rows are too short for the processor to foresee the next
   for (std::int64_t k = 0; k < slab.size; k += kWord<X>) {
-    const W* const row = p.b + (slab.k + k) * p.b_stride + panel.n;
-    for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
-      __m512i words = load_words<float>(row + j, panel.width - j);
-      if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
-        const __m512i below = load_words<float>(row + p.b_stride + j, k + 1 < slab.size ? panel.width - j : 0);
-        words = _mm512_or_si512(_mm512_srli_epi32(words, 16), below);
+    const W* const row = p.b + (slab.k + k) * p.b_stride;
+    for (std::int64_t i = 0; i < group.num_panels; ++i) {
+      const Panel& panel = group.panels[i];
+      X* const to = packed + group.place(i, slab) + k * panel.padded;
+      for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
+        const std::int64_t count = panel.width - j;
+        __builtin_prefetch(row + kAhead * p.b_stride + panel.n + j);
+        __m512i words = load_words<float>(row + panel.n + j, count);
+        if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
+          const W* const below = row + p.b_stride + panel.n + j;
+          words =
+              _mm512_or_si512(_mm512_srli_epi32(words, 16), load_words<float>(below, k + 1 < slab.size ? count : 0));
+        }
+        _mm512_storeu_si512(to + j * kWord<X>, words);
       }
-      _mm512_storeu_si512(to + k * panel.padded + j * kWord<X>, words);
     }
   }
 }
 
-/// From b's transpose [N, K].
+/// A panel from b's transpose [N, K].
 template <class X, class W, class Y>
 LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel& panel, const Slab& slab, X* to) {
   constexpr std::int64_t kStep = kLanes * kWord<X>;
@@ -139,6 +164,14 @@ LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel
         if (i < num_rows) _mm512_storeu_si512(block + i * panel.padded * kWord<X>, words[i]);
       }
     }
+  }
+}
+
+template <class X, class W, class Y>
+LORA_TRAIN_V4 void pack(const PackedGemm<X, W, Y>& p, const Group& group, const Slab& slab, X* packed) {
+  if (!p.is_b_transposed) return pack_rows(p, group, slab, packed);
+  for (std::int64_t i = 0; i < group.num_panels; ++i) {
+    pack_columns(p, group.panels[i], slab, packed + group.place(i, slab));
   }
 }
 
@@ -208,45 +241,49 @@ void multiply_tile(const PackedGemm<X, W, Y>& p, const Slab& slab, std::int64_t 
   }
 }
 
-/// A task of at most kGroup columns and kMostRows rows.
+/// A task of at most kMostPanels panels and kMostRows rows.
 template <class X, class W, class Y>
 LORA_TRAIN_V4 void run_group(const PackedGemm<X, W, Y>& p, const Task& task) {
   thread_local Scratch scratch;
+  const Group group(task.column, task.end_column);
+  const std::int64_t padded =
+      group.panels[group.num_panels - 1].n + group.panels[group.num_panels - 1].padded - task.column;
   const std::int64_t num_slabs = (p.K + kMostSlab - 1) / kMostSlab;
   const std::int64_t slab_size = ((p.K + num_slabs - 1) / num_slabs + kLanes * 2 - 1) / (kLanes * 2) * (kLanes * 2);
   const std::int64_t kept_rows = num_slabs > 1 ? task.end_row - task.row : kBlockRows;
   X* const packed = static_cast<X*>(scratch.reserve(static_cast<std::size_t>(
-      kGroup * (slab_size * std::int64_t{sizeof(X)} + kept_rows * std::int64_t{sizeof(float)}))));
-  float* const sums = reinterpret_cast<float*>(packed + kGroup * slab_size);
-  const auto panel_at = [&](std::int64_t n) {
-    const std::int64_t width = std::min(kPanel, task.end_column - n);
-    return Panel{n, width, (width + kLanes - 1) / kLanes * kLanes};
-  };
+      padded * (slab_size * std::int64_t{sizeof(X)} + kept_rows * std::int64_t{sizeof(float)}))));
+  float* const sums = reinterpret_cast<float*>(packed + padded * slab_size);
   for (std::int64_t k = 0; k < p.K; k += slab_size) {
     const std::int64_t size = std::min(slab_size, p.K - k);
     const Slab slab{k, size, (size + kWord<X> - 1) / kWord<X> * kWord<X>};
-    const auto place = [&](std::int64_t n) { return packed + (n - task.column) * slab_size; };
-    for (std::int64_t n = task.column; n < task.end_column; n += kPanel) {
-      p.is_b_transposed ? pack_columns(p, panel_at(n), slab, place(n)) : pack_rows(p, panel_at(n), slab, place(n));
-    }
+    pack(p, group, slab, packed);
     for (std::int64_t m = task.row; m < task.end_row; m += kBlockRows) {
       const std::int64_t num_rows = std::min(kBlockRows, task.end_row - m);
-      for (std::int64_t n = task.column; n < task.end_column; n += kPanel) {
-        const Panel panel = panel_at(n);
+      for (std::int64_t i = 0; i < group.num_panels; ++i) {
+        const Panel& panel = group.panels[i];
         float* const tile =
-            num_slabs == 1 ? sums : sums + (n - task.column) * kept_rows + (m - task.row) * panel.padded;
-        multiply_tile(p, slab, m, num_rows, place(n), panel.padded, tile);
+            num_slabs == 1 ? sums : sums + (panel.n - task.column) * kept_rows + (m - task.row) * panel.padded;
+        multiply_tile(p, slab, m, num_rows, packed + group.place(i, slab), panel.padded, tile);
         if (k + size == p.K) finish_tile(p, panel, m, num_rows, tile);
       }
     }
   }
 }
 
+/// Part i of n even parts of `count` columns, in whole vectors: its first column.
+std::int64_t first_column(std::int64_t count, std::int64_t i, std::int64_t n) {
+  return std::min(count, (count + kLanes - 1) / kLanes * i / n * kLanes);
+}
+
 template <class X, class W, class Y>
 void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
+  const std::int64_t num_columns = task.end_column - task.column;
+  const std::int64_t num_groups = (num_columns + kMostPanels * kPanel - 1) / (kMostPanels * kPanel);
   for (std::int64_t m = task.row; m < task.end_row; m += kMostRows) {
-    for (std::int64_t n = task.column; n < task.end_column; n += kGroup) {
-      run_group(p, {m, std::min(m + kMostRows, task.end_row), n, std::min(n + kGroup, task.end_column)});
+    for (std::int64_t g = 0; g < num_groups; ++g) {
+      run_group(p, {m, std::min(m + kMostRows, task.end_row), task.column + first_column(num_columns, g, num_groups),
+                    task.column + first_column(num_columns, g + 1, num_groups)});
     }
   }
 }
@@ -257,17 +294,17 @@ bool has_packed_gemm() { return is_allowed && __builtin_cpu_supports("x86-64-v4"
 
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
-  const std::int64_t num_lanes = (p.N + kLanes - 1) / kLanes, num_blocks = (p.M + kBlockRows - 1) / kBlockRows;
+  const std::int64_t num_blocks = (p.M + kBlockRows - 1) / kBlockRows;
   const std::int64_t most = std::max<std::int64_t>(1, 2 * p.M * p.N * p.K / kLeastWork);
   const std::int64_t num_tasks = std::min<std::int64_t>(num_threads(), most);
   // Split columns first: then no panel is packed twice.
-  const std::int64_t num_columns = std::clamp<std::int64_t>(num_lanes * kLanes / kPanel, 1, num_tasks);
+  const std::int64_t num_columns = std::clamp<std::int64_t>(p.N / kPanel, 1, num_tasks);
   const std::int64_t num_rows = std::clamp<std::int64_t>(num_tasks / num_columns, 1, num_blocks);
   parallel_ranges(num_columns * num_rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t c = i / num_rows, r = i % num_rows;
       run_task(p, {num_blocks * r / num_rows * kBlockRows, std::min(p.M, num_blocks * (r + 1) / num_rows * kBlockRows),
-                   num_lanes * c / num_columns * kLanes, std::min(p.N, num_lanes * (c + 1) / num_columns * kLanes)});
+                   first_column(p.N, c, num_columns), first_column(p.N, c + 1, num_columns)});
     }
     end_brgemm();
   });
