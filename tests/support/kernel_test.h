@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/dispatch/native_kernels.h"
+#include "kernels/gemm/gemm_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
@@ -14,6 +15,14 @@
 #include "support/tolerance.h"
 
 namespace lora_train::testing_support {
+
+/// While one exists, a CPU with AVX-512 runs the code for older ones.
+struct BelowAvx512 {
+  BelowAvx512() { kernels::allow_packed_gemm(false); }
+  ~BelowAvx512() { kernels::allow_packed_gemm(true); }
+  BelowAvx512(const BelowAvx512&) = delete;
+  BelowAvx512& operator=(const BelowAvx512&) = delete;
+};
 
 /// What a kernel test runs on: "cpu", "cuda", or "cuda_on_cpu" (our CUDA kernels compiled for the CPU), and a dtype.
 struct Place {

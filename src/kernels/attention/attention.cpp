@@ -1,7 +1,6 @@
 // L queries and S keys of one document, or of a block of its queries; H heads, K kv heads, E head size.
 #include "lora_train/kernels/attention/attention.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
@@ -182,9 +181,7 @@ void forward_by_aten(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
 }
 
-bool uses_blocks(const at::Tensor& q) {
-  return q.scalar_type() != at::kDouble && has_attention_blocks() && at::globalContext().userEnabledMkldnn();
-}
+bool uses_blocks(const at::Tensor& q) { return q.scalar_type() != at::kDouble && has_packed_gemm(); }
 
 template <class T>
 AttentionOperands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

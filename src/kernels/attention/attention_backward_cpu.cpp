@@ -213,15 +213,15 @@ void add_block(const Group& group, std::int64_t block, std::int64_t key_block, f
                Scratch<T>& s) {
   const Tile<T> tile = tile_of(group, block, key_block, s);
   const std::int64_t n = tile.num_keys, width = s.width, offset = tile.key * width;
-  multiply({n, kRows, width, width, kRows, kRows}, s.k.get() + offset, s.q.transposed.get(), tile.scores);
-  multiply({n, kRows, width, width, kRows, kRows}, s.v.get() + offset, s.dout.transposed.get(), tile.dp);
+  brgemm({n, kRows, width, width, kRows, kRows}, s.k.get() + offset, s.q.transposed.get(), tile.scores);
+  brgemm({n, kRows, width, width, kRows, kRows}, s.v.get() + offset, s.dout.transposed.get(), tile.dp);
   is_masked(group, block, tile.key, n) ? differentiate<true>(tile, s.terms, scale)
                                        : differentiate<false>(tile, s.terms, scale);
-  multiply({n, width, kRows, kRows, width, width, true}, tile.p, s.dout.right, sums.v.get() + offset);
-  multiply({n, width, kRows, kRows, width, width, true}, tile.ds, s.q.right, sums.k.get() + offset);
+  brgemm({n, width, kRows, kRows, width, width, true}, tile.p, s.dout.right, sums.v.get() + offset);
+  brgemm({n, width, kRows, kRows, width, width, true}, tile.ds, s.q.right, sums.k.get() + offset);
   const std::int64_t first = key_block * kKeys;
-  multiply({width, kRows, n, kKeys, kRows, kRows, true}, s.transposed_k.get() + first * width + tile.key - first,
-           packed(tile.ds, n, kRows, s.ds_pairs.get()), s.dq.get());
+  brgemm({width, kRows, n, kKeys, kRows, kRows, true}, s.transposed_k.get() + first * width + tile.key - first,
+         packed(tile.ds, n, kRows, s.ds_pairs.get()), s.dq.get());
 }
 
 /// Writes dq of the task's rows and what they add to dk and dv.

@@ -6,9 +6,6 @@
 #pragma once
 
 #if defined(__x86_64__)
-#include <ATen/native/CPUBlas.h>
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -18,13 +15,11 @@
 #include <vector>
 
 #include "attention_parts.h"
-
-#define LORA_TRAIN_V4 __attribute__((target("arch=x86-64-v4")))
-#define LORA_TRAIN_V4_INLINE LORA_TRAIN_V4 __attribute__((always_inline)) inline
+#include "gemm/gemm_parts.h"
+#include "launch/avx512.h"
 
 namespace lora_train::kernels {
 
-constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kRows = 64;        // per block
 constexpr std::int64_t kStep = 32;        // keys of a product are a multiple of it, and so is width
 constexpr std::int64_t kTaskBlocks = 16;  // row blocks per task of the forward, and at least in a part of the backward
@@ -146,7 +141,7 @@ void run_tasks(std::vector<Task> tasks, const MakeScratch& make_scratch, const R
   parallel_ranges(count, total < kMinWork ? count : 1, [&](std::int64_t, std::int64_t) {
     auto scratch = make_scratch();
     for (std::size_t i = next++; i < tasks.size(); i = next++) run(scratch, tasks[i]);
-    at::native::cpublas::brgemm_release();  // other code may use the tiles of AMX
+    end_brgemm();
   });
 }
 
@@ -154,60 +149,6 @@ void run_tasks(std::vector<Task> tasks, const MakeScratch& make_scratch, const R
 
 template <class T>
 constexpr std::int64_t kPair = 4 / sizeof(T);
-
-struct Product {
-  std::int64_t M, N, K, lda, ldb, ldc;
-  bool adds = false;
-};
-
-/// c [M, N] (+)= a [M, K] b, with b [K / kPair, N, kPair].
-inline void multiply(const Product& p, const Bf16* a, const Bf16* b, float* c) {
-  at::native::cpublas::brgemm(p.M, p.N, p.K, p.lda, p.ldb, p.ldc, p.adds, reinterpret_cast<const at::BFloat16*>(a),
-                              reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
-}
-inline void multiply(const Product& p, const float* a, const float* b, float* c) {
-  at::native::cpublas::brgemm(p.M, p.N, p.K, p.lda, p.ldb, p.ldc, p.adds, a, b, c, /*is_vnni=*/false);
-}
-
-// Vectors.
-
-LORA_TRAIN_V4_INLINE __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
-LORA_TRAIN_V4_INLINE __m512 load16(const Bf16* p) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-
-LORA_TRAIN_V4_INLINE void store16(float* p, __m512 values) { _mm512_storeu_ps(p, values); }
-
-inline const bool kConvertsToBf16 = __builtin_cpu_supports("avx512bf16");
-
-/// Rounds like to_bf16, except that a conversion by the processor takes denormals as 0.
-LORA_TRAIN_V4_INLINE void store16(Bf16* p, __m512 values) {
-  if (kConvertsToBf16) {
-    __m256i converted;
-    asm("vcvtneps2bf16 %1, %0" : "=v"(converted) : "v"(values));  // as the intrinsic needs another target
-    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), converted);
-  }
-  const __m512i bits = _mm512_castps_si512(values);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-  const __m512i rounded = _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16), is_nan, _mm512_set1_epi32(0x7FC0));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
-}
-
-/// 2^x to 2 ulp, but at least 2^-100, because denormals are slow. NaN for NaN.
-LORA_TRAIN_V4_INLINE __m512 exp2_16(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-100.0F), x);  // in this order a NaN stays
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  __m512 p = _mm512_set1_ps(1.86713075e-3F);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.01702885e-3F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.57999127e-2F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40164444e-1F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93151295e-1F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(p, x);
-}
 
 /// factor * row [E], rounded.
 template <class T>
@@ -230,26 +171,6 @@ void copy_rows(HeadRows<const T> from, Range rows, std::int64_t total, std::int6
   std::memset(to, 0, static_cast<std::size_t>(total - (rows.end - rows.begin)) * padded * sizeof(T));
 }
 
-/// In four steps, each of which interleaves the upper with the lower half.
-LORA_TRAIN_V4_INLINE void transpose_16x16(const std::uint32_t* from, std::int64_t from_stride, std::uint32_t* to,
-                                          std::int64_t to_stride) {
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  __m512i a[kLanes], b[kLanes];
-  for (int i = 0; i < kLanes; ++i) a[i] = _mm512_loadu_si512(from + i * from_stride);
-  for (int step = 0; step < 2; ++step) {
-    for (int i = 0; i < 8; ++i) {
-      b[2 * i] = _mm512_permutex2var_epi32(a[i], low, a[i + 8]);
-      b[2 * i + 1] = _mm512_permutex2var_epi32(a[i], high, a[i + 8]);
-    }
-    for (int i = 0; i < 8; ++i) {
-      a[2 * i] = _mm512_permutex2var_epi32(b[i], low, b[i + 8]);
-      a[2 * i + 1] = _mm512_permutex2var_epi32(b[i], high, b[i + 8]);
-    }
-  }
-  for (int i = 0; i < kLanes; ++i) _mm512_storeu_si512(to + i * to_stride, a[i]);
-}
-
 /// to [width / kPair, to_stride, kPair]: the transposed rows as a right operand.
 template <class T>
 LORA_TRAIN_V4 void pack_transposed(const T* rows, std::int64_t count, std::int64_t width, T* to,
@@ -259,7 +180,10 @@ LORA_TRAIN_V4 void pack_transposed(const T* rows, std::int64_t count, std::int64
   const std::int64_t words = width / kPair<T>;
   for (std::int64_t row = 0; row < count; row += kLanes) {
     for (std::int64_t word = 0; word < words; word += kLanes) {
-      transpose_16x16(from + row * words + word, words, words_to + word * to_stride + row, to_stride);
+      __m512i block[kLanes];
+      for (int i = 0; i < kLanes; ++i) block[i] = _mm512_loadu_si512(from + (row + i) * words + word);
+      transpose(block);
+      for (int i = 0; i < kLanes; ++i) _mm512_storeu_si512(words_to + (word + i) * to_stride + row, block[i]);
     }
   }
 }

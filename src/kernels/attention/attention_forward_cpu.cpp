@@ -95,8 +95,8 @@ void add_block(const Task& task, std::int64_t index, std::int64_t key, float sca
   if (num_keys <= 0) return;
   float* const sums = s.sums.get() + index * kRows * width;
   T* const p = s.probabilities();
-  multiply({kRows, num_keys, width, width, kKeys, kKeys}, s.q.get() + index * kRows * width,
-           s.packed_k.get() + begin * kPair<T>, s.scores.get());
+  brgemm({kRows, num_keys, width, width, kKeys, kKeys}, s.q.get() + index * kRows * width,
+         s.packed_k.get() + begin * kPair<T>, s.scores.get());
   for (std::int64_t r = 0; r < group.rows_in(block); ++r) {
     const Range own = group.seen_by_row(block * kRows + r);
     const Range in_block = {std::max<std::int64_t>(0, own.begin - key - begin),
@@ -104,7 +104,7 @@ void add_block(const Task& task, std::int64_t index, std::int64_t key, float sca
     softmax(s.scores.get() + r * kKeys, in_block, num_keys, scale, p + r * kKeys,
             s.statistics[static_cast<std::size_t>(index * kRows + r)], sums + r * width, width);
   }
-  multiply({kRows, width, num_keys, kKeys, width, width, true}, p, s.values + begin * width, sums);
+  brgemm({kRows, width, num_keys, kKeys, width, width, true}, p, s.values + begin * width, sums);
 }
 
 template <class T>
@@ -144,11 +144,6 @@ void run(const Task& task, const AttentionOperands<T>& call, Rows<T> out, Packed
 }
 
 }  // namespace
-
-bool has_attention_blocks() {
-  static const bool has_avx512 = __builtin_cpu_supports("x86-64-v4");
-  return has_avx512;
-}
 
 template <class T>
 void attention_forward_blocks(const AttentionOperands<T>& call, Rows<T> out, PackedLse<float> lse) {

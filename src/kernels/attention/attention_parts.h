@@ -57,7 +57,7 @@ struct PackedLse {
   std::int64_t token_stride = 0, head_stride = 0;
 };
 
-// Attention of packed documents on a CPU with AVX-512. T is float or Bf16.
+// Attention of packed documents on a CPU with AVX-512 (has_packed_gemm()). T is float or Bf16.
 
 /// Where a document's queries and keys begin, and how many there are.
 struct AttentionDocument {
@@ -81,9 +81,6 @@ struct AttentionGradientRows {
   PackedLse<const float> lse;
   Rows<T> dq, dk, dv;
 };
-
-/// True if the processor has AVX-512. ATen's brgemm, which these kernels call, also needs mkldnn enabled.
-bool has_attention_blocks();
 
 /// Contract: attention_forward and attention_backward. Sums in fp32, rounds results once; probabilities and their
 /// gradients are rounded to T as operands of products. A document's result depends on neither the others nor the

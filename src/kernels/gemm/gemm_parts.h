@@ -39,14 +39,15 @@ bool has_bf16_gemm();
 
 /// A [M, K], C [M, N]; B fp32 [K, N], or bf16 in pairs of rows [K / 2, N, 2], K even. ld: elements between rows (of B
 /// in bf16: half of those between pairs).
-struct BlockSizes {
+struct BlockProduct {
   std::int64_t M, N, K, lda, ldb, ldc;
+  bool adds = false;
 };
 
-/// C = A B, or with `adds` C += A B; sums in fp32, along K in order. Each thread keeps a generated kernel for every set
+/// C = A B, or if it adds C += A B; sums in fp32, along K in order. Each thread keeps a generated kernel for every set
 /// of sizes for ever (60 us, some KiB), so sizes must be few.
-void brgemm(const BlockSizes& sizes, bool adds, const float* a, const float* b, float* c);
-void brgemm(const BlockSizes& sizes, bool adds, const Bf16* a, const Bf16* b, float* c);
+void brgemm(const BlockProduct& product, const float* a, const float* b, float* c);
+void brgemm(const BlockProduct& product, const Bf16* a, const Bf16* b, float* c);
 /// Call after the last product of a thread's part: frees its AMX tiles.
 void end_brgemm();
 
@@ -70,6 +71,6 @@ struct PackedGemm {
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>& p);
 bool has_packed_gemm();
-void allow_packed_gemm(bool allowed);  ///< for tests of the code of older CPUs
+void allow_packed_gemm(bool allowed);  ///< for tests of the code for older CPUs
 
 }  // namespace lora_train::kernels

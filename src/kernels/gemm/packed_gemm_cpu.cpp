@@ -5,12 +5,9 @@
 #include <type_traits>
 
 #include "gemm_parts.h"
+#include "launch/avx512.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace lora_train::kernels {
 namespace {
@@ -24,21 +21,12 @@ void allow_packed_gemm(bool allowed) { is_allowed = allowed; }
 #if defined(__x86_64__)
 namespace {
 
-constexpr std::int64_t kLanes = 16;           // fp32 values in a vector
 constexpr std::int64_t kPanel = 64;           // columns of a panel at most
 constexpr std::int64_t kMostPanels = 4;       // packed at once
 constexpr std::int64_t kBlockRows = 64;       // rows of a tile of sums, 16 KiB
 constexpr std::int64_t kMostSlab = 1024;      // of K packed at once: 256 KiB of a panel in fp32
 constexpr std::int64_t kMostRows = 4096;      // that keep sums at once, if K has several slabs
 constexpr std::int64_t kLeastWork = 1 << 20;  // FLOPs of a task; with fewer, another thread costs more than it gains
-
-#define LORA_TRAIN_V4 __attribute__((target("arch=x86-64-v4")))
-#define LORA_TRAIN_V4_INLINE LORA_TRAIN_V4 inline __attribute__((always_inline))
-
-/// The first `count` of 16 lanes.
-LORA_TRAIN_V4_INLINE __mmask16 first_lanes(std::int64_t count) {
-  return count >= kLanes ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << std::max<std::int64_t>(count, 0)) - 1);
-}
 
 // A word is what one lane of the micro-kernel multiplies: a float, or two bf16 values that follow each other in K.
 template <class X>
@@ -47,48 +35,16 @@ constexpr std::int64_t kWord = 4 / static_cast<std::int64_t>(sizeof(X));  // ele
 /// Words [0, 16) of a row of `count` elements, zero past its end.
 template <class X>
 LORA_TRAIN_V4_INLINE __m512i load_words(const float* row, std::int64_t count) {
-  return _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(count), row));
+  return _mm512_castps_si512(masked_load16(row, first_lanes(count)));
 }
 template <class X>
 LORA_TRAIN_V4_INLINE __m512i load_words(const Bf16* row, std::int64_t count) {
   if constexpr (std::is_same_v<X, float>) {
-    const __m256i bits = _mm256_maskz_loadu_epi16(first_lanes(count), row);
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+    return _mm512_castps_si512(masked_load16(row, first_lanes(count)));
   } else {
     const auto mask =
         count >= 32 ? __mmask32{0xFFFFFFFF} : static_cast<__mmask32>((1u << std::max<std::int64_t>(count, 0)) - 1);
     return _mm512_maskz_loadu_epi16(mask, row);
-  }
-}
-
-/// A 16 x 16 block of words, transposed in four rounds of exchanges.
-LORA_TRAIN_V4_INLINE void transpose(__m512i (&rows)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0x88);
-    t[4 + i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0xdd);
-    t[8 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0x88);
-    t[12 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    rows[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-    rows[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
-    rows[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-    rows[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
   }
 }
 
@@ -235,7 +191,7 @@ void multiply_tile(const PackedGemm<X, W, Y>& p, const Slab& slab, std::int64_t 
   std::int64_t done = 0;
   for (std::int64_t rows = kBlockRows; done < num_rows; rows /= 2) {
     if (num_rows - done < rows) continue;
-    brgemm({rows, width, slab.rounded, p.a.stride, width, width}, slab.k > 0, p.a[m + done] + slab.k, packed,
+    brgemm({rows, width, slab.rounded, p.a.stride, width, width, slab.k > 0}, p.a[m + done] + slab.k, packed,
            sums + done * width);
     done += rows;
   }

@@ -164,11 +164,8 @@ TEST_P(Attention, MatchesAutogradForwardAndBackward) {
 }
 
 // What processors without AVX-512 run.
-TEST(Attention, WithoutMkldnnTheCpuTakesAtensKernel) {
-  struct WithoutMkldnn {
-    WithoutMkldnn() { at::globalContext().setUserEnabledMkldnn(false); }
-    ~WithoutMkldnn() { at::globalContext().setUserEnabledMkldnn(true); }
-  } const without_mkldnn;
+TEST(Attention, BelowAvx512TheCpuTakesAtensKernel) {
+  const BelowAvx512 older_cpu;
   for (const auto& c : cases()) {
     SCOPED_TRACE(describe(c));
     expect_autograd({at::kCPU, at::kFloat}, c, AttentionBackend::kAuto);

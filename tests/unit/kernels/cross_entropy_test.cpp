@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <memory>
 
 #include "support/kernel_test.h"
 
@@ -74,6 +75,23 @@ TEST_P(CrossEntropy, WeightsOfOneAndOptionalOutputsChangeNoBit) {
     run(weighted, targets, ones, per(7, place.device), losses_only);
     EXPECT_TRUE(at::equal(plain, weighted));
     EXPECT_TRUE(at::equal(plain_output.losses, losses_only.losses));
+  }
+}
+
+TEST(CrossEntropyOnCpu, IsTheSameWithAndWithoutAvx512) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto start = (uniform({5, 4099}, 1) * 12).to(dtype);  // tiles of 2048
+    std::vector<at::Tensor> gradients, losses;
+    for (const bool is_older : {false, true}) {
+      const auto older_cpu = is_older ? std::make_unique<BelowAvx512>() : nullptr;
+      auto logits = start.clone();
+      auto output = output_for(logits);
+      cross_entropy_in_place(logits, targets_for(5, 4099), {}, per(5), output);
+      gradients.push_back(logits);
+      losses.push_back(output.losses);
+    }
+    EXPECT_CLOSE(losses[0], losses[1], kTightFloatTolerance);
+    EXPECT_CLOSE(gradients[0], gradients[1], dtype == at::kFloat ? kTightFloatTolerance : tolerance(dtype));
   }
 }
 

@@ -25,12 +25,6 @@ at::Tensor expected(const at::Tensor& a, const at::Tensor& b, double alpha = 1) 
   return at::mm(f64(a), f64(b)) * alpha;
 }
 
-/// As on a CPU without AVX-512.
-struct WithoutPackedGemm {
-  WithoutPackedGemm() { allow_packed_gemm(false); }
-  ~WithoutPackedGemm() { allow_packed_gemm(true); }
-};
-
 class Gemm : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(Gemm);
 
@@ -101,7 +95,7 @@ TEST_P(Gemm, TakesColumnsOutOfAWiderBuffer) {
 }
 
 TEST(GemmOnCpu, HasTheBitsOfAtenBelowAvx512) {
-  const WithoutPackedGemm older_cpu;
+  const BelowAvx512 older_cpu;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     if (dtype == at::kBFloat16 && !has_bf16_gemm()) continue;
     const auto a = uniform({37, 129}, 1, dtype), w = uniform({65, 129}, 2, dtype), bias = uniform({65}, 3, dtype);
