@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 
 namespace lora_train::device {
@@ -13,10 +15,24 @@ namespace {
 
 constexpr std::array<const char*, 4> kVectorUnits = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"};
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+std::string first_line(const std::filesystem::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
+/// `list`: as Linux writes it, "0-3,8".
+bool lists_any(const std::string& list, const std::vector<int>& cpus) {
+  std::istringstream ranges(list);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    std::istringstream bounds(range);
+    int first = 0, last = 0;
+    char dash = 0;
+    if (!(bounds >> first)) continue;
+    if (!(bounds >> dash >> last)) last = first;
+    if (std::ranges::any_of(cpus, [&](int cpu) { return first <= cpu && cpu <= last; })) return true;
+  }
+  return false;
 }
 
 /// The text after "key\t: "; empty if the line has another key.
@@ -29,9 +45,41 @@ std::string value_of(const std::string& line, const std::string& key) {
 
 }  // namespace
 
-Host describe_host(const std::string& proc) {
+std::vector<int> usable_cpus() {
+  std::array<cpu_set_t, 8> set{};  // as many CPUs as Linux supports: the call fails if one does not fit
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, set.data()) != 0) return cpus;
+  for (std::size_t cpu = 0; cpu < 8 * sizeof set; ++cpu) {
+    if (CPU_ISSET_S(cpu, sizeof set, set.data())) cpus.push_back(static_cast<int>(cpu));
+  }
+  return cpus;
+}
+
+int count_physical_cores(const std::vector<int>& cpus, const std::string& sys) {
+  std::set<std::string> cores;
+  for (const int cpu : cpus) {
+    const std::string name = "cpu" + std::to_string(cpu);
+    const std::string siblings = first_line(sys + "/devices/system/cpu/" + name + "/topology/thread_siblings_list");
+    cores.insert(siblings.empty() ? name : siblings);
+  }
+  return static_cast<int>(cores.size());
+}
+
+int count_numa_nodes(const std::vector<int>& cpus, const std::string& sys) {
+  std::error_code ignored;
+  int num_nodes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(sys + "/devices/system/node", ignored)) {
+    if (lists_any(first_line(entry.path() / "cpulist"), cpus)) ++num_nodes;
+  }
+  return std::max(1, num_nodes);
+}
+
+Host describe_host(const std::string& proc, const std::string& sys) {
   Host host;
-  host.num_cores = usable_cores();
+  const std::vector<int> cpus = usable_cpus();
+  host.num_cores = std::max(1, static_cast<int>(cpus.size()));
+  host.num_physical_cores = std::max(1, count_physical_cores(cpus, sys));
+  host.num_numa_nodes = count_numa_nodes(cpus, sys);
   std::ifstream cpuinfo(proc + "/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
     if (host.cpu_model.empty()) host.cpu_model = value_of(line, "model name");

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -23,6 +22,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/device/host.h"
 
 namespace lora_train::launch {
 namespace {
@@ -144,8 +144,7 @@ struct RankProcess {
 };
 
 std::vector<std::string> environment_of(int rank, int num_ranks, const std::string& job_folder) {
-  cpu_set_t cores;
-  const int num_cores = ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  const int num_cores = device::count_physical_cores(device::usable_cpus());
   const std::string index = std::to_string(rank), count = std::to_string(num_ranks);
   std::vector<std::pair<std::string, std::string>> ours = {{"RANK", index},
                                                            {"WORLD_SIZE", count},

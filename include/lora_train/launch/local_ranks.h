@@ -27,7 +27,7 @@ struct LocalRanks {
 ///
 /// Rank 0 writes directly to stdout and stderr. Lines of the others, from both, go to stderr after "[rank n] ", unless
 /// they start with it already. stdin of all ranks is /dev/null. OMP_NUM_THREADS, unless set, becomes each rank's share
-/// of the cores.
+/// of the physical cores.
 ///
 /// The others can see the first rank that ended (find_ended_rank).
 ///

@@ -142,16 +142,27 @@ void judge_torch(const DoctorFindings& found, Checks& checks) {
   }
 }
 
+std::string cores_in_words(const device::Host& host) {
+  if (host.num_physical_cores == host.num_cores) return fmt::format("{} cores", host.num_cores);
+  return fmt::format("{} cores ({} threads)", host.num_physical_cores, host.num_cores);
+}
+
 void judge_host(const DoctorFindings& found, Checks& checks) {
   const device::Host& host = found.host;
   const std::string units = host.vector_units.empty() ? "no AVX2" : join(host.vector_units, " ");
-  DoctorCheck cpu{"processor", fmt::format("{}, {} cores, {}", or_unknown(host.cpu_model), host.num_cores, units)};
+  DoctorCheck cpu{"processor", fmt::format("{}, {}, {}", or_unknown(host.cpu_model), cores_in_words(host), units)};
+  std::vector<std::string> advice;
   const bool has_bf16 =
       std::ranges::any_of(host.vector_units, [](const std::string& unit) { return unit.ends_with("_bf16"); });
   if (!has_bf16 && !found.gpus.has_gpu_hardware()) {
     cpu.status = CheckStatus::kNote;
-    cpu.advice = "it has no bf16 units; precision: fp32 is faster";
+    advice.emplace_back("it has no bf16 units; precision: fp32 is faster");
   }
+  if (host.num_numa_nodes > 1 && !found.gpus.has_gpu_hardware()) {
+    advice.push_back(
+        fmt::format("{0} NUMA nodes: train on CPUs with --nproc {0}, one rank per node", host.num_numa_nodes));
+  }
+  cpu.advice = join(advice, "; ");
   checks.push_back(cpu);
   checks.push_back({"host memory", fmt::format("{}, {} available", format_bytes(host.memory_bytes),
                                                format_bytes(found.available_memory))});
@@ -289,7 +300,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
 }
 
 std::string status_text(const DoctorCheck& check) {
-  if (check.status == CheckStatus::kOk) return "ok";
+  if (check.status == CheckStatus::kOk) return check.advice.empty() ? "ok" : "ok; " + check.advice;
   return (check.status == CheckStatus::kNote ? "note: " : "FAILED: ") + check.advice;
 }
 
@@ -473,6 +484,8 @@ std::string doctor_json(const DoctorFindings& findings, const std::vector<Doctor
   object["gpu_architectures"] = gpu_architectures(findings.has_cuda_library);
   object["host"] = {{"cpu", or_null(findings.host.cpu_model)},
                     {"cores", findings.host.num_cores},
+                    {"physical_cores", findings.host.num_physical_cores},
+                    {"numa_nodes", findings.host.num_numa_nodes},
                     {"vector_units", findings.host.vector_units},
                     {"memory_bytes", findings.host.memory_bytes},
                     {"available_bytes", findings.available_memory}};

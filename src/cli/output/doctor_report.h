@@ -73,7 +73,7 @@ struct DoctorCheck {
   std::string name;
   std::string value;
   CheckStatus status = CheckStatus::kOk;
-  std::string advice = {};  ///< what to do; for kNote and kFailed
+  std::string advice = {};  ///< what to do; kOk rarely has any
   bool is_detail = false;   ///< a kernel: the table only counts those that are ok
 };
 

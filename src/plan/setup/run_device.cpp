@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,6 +15,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/device/gpu.h"
+#include "lora_train/device/host.h"
 #include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dispatch/implementation.h"
@@ -100,17 +100,25 @@ void log_cpu(const Profile& profile) {
            is_found ? ", because this machine has no NVIDIA device" : "", join(keys));
 }
 
+/// The hyperthreads of a core share its vector and tile units.
+void use_physical_cores() {
+  const std::vector<int> cpus = device::usable_cpus();
+  const int num_cores = device::count_physical_cores(cpus);
+  if (cpus.empty() || std::getenv("OMP_NUM_THREADS") != nullptr || at::get_num_threads() <= num_cores) return;
+  at::set_num_threads(num_cores);
+  log_info("threads: {}, one per physical core ({} hyperthreads)", num_cores, cpus.size());
+}
+
 using ranks::Communicator;
 
 void divide_cores(Communicator& ranks) {
   if (ranks.world_size() == 1) return;
-  cpu_set_t cores{};
-  const bool is_known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
-  const std::string own = launch::host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+  const std::vector<int> cpus = device::usable_cpus();
+  const std::string own = launch::host_id() + " " + nlohmann::json(cpus).dump();
   const std::vector<std::string> all = ranks.all_gather(own);  // even if only the others need it
-  if (!is_known || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  if (cpus.empty() || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   const auto num_sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
-  at::set_num_threads(std::max(1, CPU_COUNT(&cores) / num_sharing));
+  at::set_num_threads(std::max(1, device::count_physical_cores(cpus) / num_sharing));
 }
 
 void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
@@ -142,6 +150,7 @@ RunDevice start_device(const Profile& profile, const model::ModelConfig& config,
   if (wants_cuda(section.device)) return start_cuda(section, world);
   refuse_large_model(section.device, config);
   log_cpu(profile);
+  use_physical_cores();
   return {};
 }
 

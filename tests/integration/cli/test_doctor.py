@@ -83,7 +83,8 @@ def test_json_has_what_was_measured(tmp_path):
     assert set(found) >= {"version", "commit", "passed", "checks", "libtorch", "gpu_architectures", "host", "driver", "gpus",
                           "peer_access", "libraries", "disk", "kernels"}
     assert found["libtorch"]["version"].startswith("2.11.") and found["kernels"] == []
-    assert found["host"]["cores"] >= 1 and found["host"]["memory_bytes"] > 2**28
+    assert found["host"]["cores"] >= found["host"]["physical_cores"] >= 1 and found["host"]["numa_nodes"] >= 1
+    assert found["host"]["memory_bytes"] > 2**28
     disk = found["disk"]
     assert disk["folder"] == str(tmp_path) and disk["free_bytes"] > 0, run
     assert disk["write_bytes_per_s"] > 0 and disk["read_bytes_per_s"] > 0, run

@@ -38,7 +38,7 @@ device::Gpu gpu(int index, const std::string& name, int major, int minor) {
 DoctorFindings cpu_machine() {
   DoctorFindings findings;
   findings.torch = TorchInstallation{"/venv/torch", "2.11.0+cu130", "13.0", "python3"};
-  findings.host = {"A Processor", 16, {"avx2", "amx_bf16"}, 128 * kGib};
+  findings.host = {"A Processor", 16, {"avx2", "amx_bf16"}, 128 * kGib, 16};
   findings.available_memory = 100 * kGib;
   findings.gpus.library_problem = "libcuda.so.1: cannot open shared object file";
   findings.libraries = {{"NCCL", "2.28.9", ""}};
@@ -102,6 +102,30 @@ TEST(DoctorReport, ProcessorWithoutBf16IsNoted) {
   expect(findings, "processor", CheckStatus::kNote, "avx2", "precision: fp32 is faster");
   findings.host.vector_units = {"avx512_bf16"};
   expect(findings, "processor", CheckStatus::kOk, "avx512_bf16", "");
+}
+
+TEST(DoctorReport, HyperthreadsAreToldFromCores) {
+  DoctorFindings findings = cpu_machine();
+  findings.host.num_cores = 32;
+  expect(findings, "processor", CheckStatus::kOk, "A Processor, 16 cores (32 threads), avx2 amx_bf16", "");
+  const json host = json::parse(doctor_json(findings, judge(findings)))["host"];
+  EXPECT_EQ(host["cores"], 32);
+  EXPECT_EQ(host["physical_cores"], 16);
+}
+
+TEST(DoctorReport, SeveralNumaNodesAreAdvisedARankEachOnACpu) {
+  DoctorFindings findings = cpu_machine();
+  findings.host.num_numa_nodes = 2;
+  const std::string advice = "2 NUMA nodes: train on CPUs with --nproc 2, one rank per node";
+  EXPECT_EQ(find(findings, "processor").advice, advice);
+  EXPECT_EQ(find(findings, "processor").status, CheckStatus::kOk);
+  EXPECT_NE(doctor_table(judge(findings)).find("  ok; " + advice + "\n"), std::string::npos);
+  EXPECT_EQ(json::parse(doctor_json(findings, judge(findings)))["host"]["numa_nodes"], 2);
+  findings.host.vector_units = {"avx2"};
+  expect(findings, "processor", CheckStatus::kNote, "avx2", "precision: fp32 is faster; " + advice);
+  DoctorFindings with_gpu = gpu_machine();
+  with_gpu.host.num_numa_nodes = 2;
+  expect(with_gpu, "processor", CheckStatus::kOk, "16 cores", "");
 }
 
 TEST(DoctorReport, GoodGpuMachine) {

@@ -3,12 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "lora_train/device/host.h"
 #include "support/run_command.h"
 #include "support/temporary_folder.h"
 
@@ -41,9 +41,7 @@ TEST_F(LocalRanksTest, EachRankKnowsItsPlaceAndItsPartOfTheCores) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.out, "0 of 2, local 0 of 2, threads 3, own group, folder\n");
   EXPECT_EQ(result.err, "[rank 1] 1 of 2, local 1 of 2, threads 3, own group, folder\n");
-  cpu_set_t cores;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof cores, &cores), 0);
-  const std::string part = std::to_string(std::max(1, CPU_COUNT(&cores) / 2));
+  const std::string part = std::to_string(std::max(1, device::count_physical_cores(device::usable_cpus()) / 2));
   EXPECT_EQ(run(2, "environment").out, "0 of 2, local 0 of 2, threads " + part + ", own group, folder\n");
 }
 

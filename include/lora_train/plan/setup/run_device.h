@@ -36,7 +36,7 @@ struct RunDevice {
 /// attn_implementation, tf32 and deterministic. Call it before putting anything on the device. Throws DeviceError (exit
 /// 6) for an unusable device, for more ranks than GPUs, and for a large model on a CPU that the profile does not ask
 /// for. Local rank r takes GPU r, or the only one that it sees. On a CPU, logs one line naming the given keys that have
-/// no effect there.
+/// no effect there, and computes with at most one thread per physical core, unless OMP_NUM_THREADS is set.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world = {});
 
 /// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Compare a plan
@@ -88,10 +88,10 @@ class HostCopy {
   std::optional<c10::Event> arrived_;  ///< on a GPU
 };
 
-/// start_device() for one of several ranks, stored in the result. Its threads get their share of the cores that it
-/// shares with other ranks, unless OMP_NUM_THREADS is set. Throws ConfigError if some ranks compute on GPUs and others
-/// do not. Throws DeviceError, naming ranks and GPU, if two share a GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that
-/// NCCL can. A collective.
+/// start_device() for one of several ranks, stored in the result. Its threads get their share of the physical cores
+/// that it shares with other ranks, unless OMP_NUM_THREADS is set. Throws ConfigError if some ranks compute on GPUs and
+/// others do not. Throws DeviceError, naming ranks and GPU, if two share a GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1
+/// says that NCCL can. A collective.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world,
                        const std::shared_ptr<ranks::Communicator>& ranks);
 
