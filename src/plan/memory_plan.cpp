@@ -10,6 +10,7 @@
 #include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/activation_plan.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/plan/run_spec.h"
@@ -65,6 +66,8 @@ std::int64_t attention_bytes(const RunFacts& facts, const RunSpec& spec) {
 constexpr std::int64_t kProgramBytes = std::int64_t{138} << 20;
 // oneDNN keeps the kernels it compiles for bf16 products: about 70, of 256 KiB each.
 constexpr std::int64_t kBf16KernelBytes = std::int64_t{19} << 20;
+// The same of our products in fp32 on a CPU with AVX-512, and of attention.
+constexpr std::int64_t kFp32KernelBytes = std::int64_t{4} << 20;
 // MKL keeps the buffers that it packs operands of fp32 products into. For a result [M, N] over K: a panel of up to
 // kPanelColumns of the N columns by equal parts of K, each at most kPanelDepth; and nine copies (both threads, several
 // products) of up to kCopiedRows of the M rows by kCopiedDepth of K.
@@ -72,8 +75,11 @@ constexpr std::int64_t kPanelColumns = 19936, kPanelDepth = 384, kRowCopies = 9,
 // Memory that reading and quantising a chunk of weights leaves in the allocator.
 constexpr std::int64_t kQuantisingBytes = std::int64_t{10} << 20;
 
-/// Outputs and gradients of the longest document, which LibTorch allocates in each call.
+/// With AVX-512, operands and sums of a kv head of the longest document for each thread; else outputs and gradients of
+/// all heads, which LibTorch allocates in each call.
 std::int64_t cpu_attention_bytes(const RunFacts& facts) {
+  const std::int64_t per_element = kernels::attention_backward_bytes(facts.element_bytes());
+  if (per_element > 0) return at::get_num_threads() * per_element * facts.max_seq_len * facts.config.head_dim;
   return 4 * facts.max_seq_len * facts.config.num_heads * facts.config.head_dim * facts.element_bytes();
 }
 
@@ -82,7 +88,7 @@ std::int64_t panel_bytes(std::int64_t columns, std::int64_t depth) {
   return std::min(columns, kPanelColumns) * part * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Memory of LibTorch's products.
+/// Memory of products.
 std::int64_t product_bytes(const RunFacts& facts, const model::ModelShape& shape, std::int64_t tokens) {
   const model::ModelConfig& config = facts.config;
   std::int64_t panel = panel_bytes(config.vocab_size, config.hidden_size);
@@ -91,12 +97,15 @@ std::int64_t product_bytes(const RunFacts& facts, const model::ModelShape& shape
     panel = std::max(panel, panel_bytes(p.out_features, p.in_features));
     largest = std::max(largest, p.in_features * p.out_features);
   });
-  if (facts.profile.get().model.precision == Precision::kFp32) {
+  const bool trains_all = trained_weights(facts.profile) == model::TrainedWeights::kAll;
+  const bool is_fp32 = facts.profile.get().model.precision == Precision::kFp32;
+  const std::int64_t packed = at::get_num_threads() * kernels::packed_gemm_bytes(tokens, facts.element_bytes());
+  if (is_fp32 && packed > 0 && !trains_all) return packed + kFp32KernelBytes;  // gradients of weights are MKL's
+  if (is_fp32) {
     return panel + kRowCopies * std::min(tokens, kCopiedRows) * std::min(config.hidden_size, kCopiedDepth) *
                        static_cast<std::int64_t>(sizeof(float));
   }
   // A weight's gradient is computed in bf16, then added in fp32.
-  const bool trains_all = trained_weights(facts.profile) == model::TrainedWeights::kAll;
   return kBf16KernelBytes + (trains_all ? largest * 6 : 0);
 }
 

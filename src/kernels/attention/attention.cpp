@@ -435,6 +435,12 @@ at::Tensor on_device(const std::vector<int64_t>& numbers, const at::Tensor& give
   return given.defined() ? given : at::tensor(numbers, at::kInt).to(device);
 }
 
+std::int64_t attention_backward_bytes(std::int64_t element_bytes) {
+  if (!has_packed_gemm()) return 0;
+  constexpr std::int64_t kOperands = 3, kSums = 4 * sizeof(float);  // k, its transpose and v; of dk, dv and two parts
+  return kOperands * element_bytes + kSums;
+}
+
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse) {
   const auto run = !uses_blocks(q)                    ? forward_by_aten

@@ -248,6 +248,11 @@ void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
 
 bool has_packed_gemm() { return is_allowed && __builtin_cpu_supports("x86-64-v4"); }
 
+std::int64_t packed_gemm_bytes(std::int64_t rows, std::int64_t element_bytes) {
+  if (!has_packed_gemm()) return 0;
+  return kMostPanels * kPanel * (kMostSlab * element_bytes + std::min(rows, kMostRows) * std::int64_t{sizeof(float)});
+}
+
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
   const std::int64_t num_blocks = (p.M + kBlockRows - 1) / kBlockRows;
@@ -267,6 +272,7 @@ void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
 }
 #else
 bool has_packed_gemm() { return false; }
+std::int64_t packed_gemm_bytes(std::int64_t, std::int64_t) { return 0; }
 
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>&) {}

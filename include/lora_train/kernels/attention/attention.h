@@ -89,6 +89,10 @@ int64_t attention_call_bytes(AttentionBackend backend, const AttentionSizes& siz
 /// every query head; if deterministic, the scores too.
 int64_t cudnn_workspace_bytes(const AttentionSizes& sizes);
 
+/// Bytes that a backward on a CPU with AVX-512 takes per thread, key of the longest document and element of a head;
+/// 0 on other CPUs. Elements have element_bytes.
+std::int64_t attention_backward_bytes(std::int64_t element_bytes);
+
 /// Writes out [Nq, H, E], whose rows may be strided over Nq, and lse [Nq, H] fp32 (log-sum-exp, for the backward). On
 /// CUDA, lse with strides (1, Nq), a transposed [H, Nq], saves copies. Leaves slots past the last document unchanged.
 /// q [Nq, H, E], k and v [Nk, K, E]: fp32, bf16 or fp64, strided over tokens, the last two dimensions contiguous.

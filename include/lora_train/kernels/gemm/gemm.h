@@ -25,10 +25,15 @@ struct GemmExtras {
 /// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; on a CPU, b may be bf16 beside an fp32 a. Each may be a
 /// transposed view; rows (or columns of a transposed one) may be strided. y [M, N]: dtype of a, or fp32 for bf16 a and
 /// b; rows may be strided; y must not overlap a or b. Sums bf16 in fp32. On CUDA, uses cuBLASLt if cuda_library() is
-/// loaded and the dtype is not fp64, on the current stream and without an allocation. On an x86 CPU without AVX-512,
-/// and for a bf16 b beside an fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is
-/// gemm_reference. Throws ShapeError, and DeviceError from CUDA.
+/// loaded and the dtype is not fp64, on the current stream and without an allocation. On a CPU with AVX-512, packs parts
+/// of b for oneDNN's micro-kernels and rounds once, except in fp64, for a transposed a and for bf16 with an odd K: bits
+/// of a row depend on neither M nor the number of threads. On an x86 CPU without AVX-512, and for a bf16 b beside an
+/// fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is gemm_reference. Throws ShapeError, and DeviceError from CUDA.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
+
+/// Bytes that one thread keeps after products of up to `rows` rows on this CPU, whose elements have element_bytes; 0 if
+/// it has no AVX-512.
+std::int64_t packed_gemm_bytes(std::int64_t rows, std::int64_t element_bytes);
 
 /// The same with at::mm_out and at::addmm_out; any device.
 void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
