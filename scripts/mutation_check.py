@@ -12,7 +12,7 @@ those that its runs do not depend on.
 Suite durability: what docs/durability.md promises (scripts/durability_mutations.py), built at once; an environment variable
 switches each mutation on. Suite ranks: that runs of several ranks are equal to one (scripts/rank_mutations.py), in the same way.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
+Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | kernels | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/batteries/results/mutations_engine.txt (engine), tests/batteries/results/mutations_compare.txt,
 tests/batteries/results/mutations_saving.txt (saving), tests/batteries/results/mutations_optimizer.txt (optimizer),
 tests/batteries/results/mutations_durability.txt (durability) and tests/batteries/results/mutations_ranks.txt (ranks).
@@ -41,7 +41,7 @@ PYTHON = ROOT / ".deps/venv/bin/python"
 COPIED = ["CMakeLists.txt", "CMakePresets.json", "bench", "cmake", "configs", "include", "scripts", "src", "tests"]
 OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects", "test_template_expressions",
                "test_tokenizer_pipelines")  # parity of what is no engine
-UNIT_TESTS = {"saving": "run_folder_test", "optimizer": "optim_test"}  # by suite
+UNIT_TESTS = {"saving": "run_folder_test", "optimizer": "optim_test", "kernels": "kernels_test"}  # by suite
 SWITCH = "LORA_TRAIN_MUTANT"
 SWITCH_HEADER = "include/lora_train/mutant.h"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
@@ -148,6 +148,29 @@ MUTATIONS += [Mutation(name, UNIT_TESTS["optimizer"], [edit]) for name, *edit in
      "params[i] * f.decay + f.step_size * (m / (std::sqrt(v) + f.epsilon))"),
     ("sign rule left out", ADAMW_8BIT, "code -= values[i] < 0 && code == 127 ? 1 : 0;", ""),
     ("embeddings in 8 bits", "src/optim/adamw.cpp", "&& !block.is_embedding", ""),
+]]
+
+# On a CPU with AVX-512.
+PACKED, BLOCKS = "src/kernels/gemm/packed_gemm_cpu.cpp", "src/kernels/attention/attention_blocks.h"
+FORWARD, BACKWARD = "src/kernels/attention/attention_forward_cpu.cpp", "src/kernels/attention/attention_backward_cpu.cpp"
+MUTATIONS += [Mutation(name, UNIT_TESTS["kernels"], [edit]) for name, *edit in [
+    ("a slab forgets the earlier ones", PACKED, "width, width, slab.k > 0}", "width, width, false}"),
+    ("the last odd row left out", PACKED, "rows = kBlockRows; done < num_rows; rows /= 2", "rows = kBlockRows; done < num_rows && rows > 1; rows /= 2"),
+    ("one column for sixteen", PACKED, "(is_inside ? j + i : 0)", "(is_inside ? j : 0)"),
+    ("the residual of a biased row left out", PACKED, "finish_row<true, true>(", "finish_row<true, false>("),
+    ("the last panel twice", PACKED, "packed + group.place(i, slab), panel.padded, tile", "packed + group.place(group.num_panels - 1, slab), panel.padded, tile"),
+    ("a window one too wide", BLOCKS, "last - window + 1)", "last - window)"),
+    ("earlier keys not rescaled", FORWARD, "if (largest != row.largest) {", "if (largest < row.largest) {"),
+    ("dk without the scale", BACKWARD, "sums.width, problem.call.scale, group.head_size, dk[key]", "sums.width, 1.0F, group.head_size, dk[key]"),
+    ("delta left out", BACKWARD, "_mm512_mul_ps(p, _mm512_sub_ps(load16(tile.dp + at), delta))", "_mm512_mul_ps(p, load16(tile.dp + at))"),
+    ("later parts of a group left out", BACKWARD, "          sums.add(part_sums);\n", ""),
+    ("sums of a tile not rescaled", "src/kernels/cross_entropy/cross_entropy_cpu.cpp",
+     "    if (const float largest = _mm512_reduce_max_ps(most); largest > s.largest) {\n      s.sum *=",
+     "    if (const float largest = _mm512_reduce_max_ps(most); largest > s.largest) {\n      s.sum = s.sum + 0 *"),
+    ("exponents one off", "src/kernels/launch/avx512.h", "_mm512_maskz_scalef_ps(is_normal, p, x)", "_mm512_maskz_scalef_ps(is_normal, p, f)"),
+    ("an odd token left out", "src/kernels/lora/lora_cpu.cpp", "product.num_b_rows = N;", "product.num_b_rows = N / 2 * 2;"),
+    ("adapters copied without their scale", "src/kernels/cast/cast_cpu.cpp", "store(target + i, source[i] * scale)",
+     "store(target + i, source[i] + 0 * scale)"),
 ]]
 
 

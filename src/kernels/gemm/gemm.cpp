@@ -132,7 +132,7 @@ void run_packed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const G
   packed_gemm_cpu(PackedGemm<X, W, Y>{read_rows<X>(a), read<W>(b), b.stride(is_transposed ? 1 : 0), is_transposed,
                                       read<Y>(extras.bias), read_rows<Y>(extras.accumulate ? y : extras.residual),
                                       write_rows<Y>(y), static_cast<float>(extras.alpha), y.size(0), y.size(1),
-                                      a.size(1)});
+                                      a.size(1), a.size(1)});
 }
 
 /// False if packed_gemm_cpu does not apply: an older CPU, fp64, an a that is transposed, an odd K in bf16.

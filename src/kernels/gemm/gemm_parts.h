@@ -55,8 +55,8 @@ void end_brgemm();
 /// with a bf16 W.
 template <class X, class W, class Y>
 struct PackedGemm {
-  Rows<const X> a;  ///< [M, K]; in bf16 a zero follows an odd K
-  const W* b;       ///< [K, N], or if transposed [N, K]
+  Rows<const X> a;  ///< [M, K]; in bf16 K is even
+  const W* b;       ///< [num_b_rows, N], or if transposed [N, num_b_rows]
   std::int64_t b_stride;
   bool is_b_transposed;
   const Y* bias;           ///< null: none
@@ -64,6 +64,7 @@ struct PackedGemm {
   Rows<Y> y;
   float alpha;
   std::int64_t M, N, K;
+  std::int64_t num_b_rows;  ///< at most K; below them b is zero
 };
 
 /// Packs b on the way. The bits of an element depend on neither M, N nor the number of threads. Only if

@@ -48,12 +48,12 @@ LORA_TRAIN_V4_INLINE __m512i load_words(const Bf16* row, std::int64_t count) {
   }
 }
 
-/// Rows [k, k + size) of b; `rounded` of them in whole words.
+/// Rows [k, k + size) of b, of which the first `num_rows` are not zero.
 struct Slab {
-  std::int64_t k, size, rounded;
+  std::int64_t k, size, num_rows;
 };
 
-/// Columns [n, n + width) of b; `padded` of them with zeros. A slab of it is packed as words [rounded / kWord, padded].
+/// Columns [n, n + width) of b; `padded` of them with zeros. A slab of it is packed as words [size / kWord, padded].
 struct Panel {
   std::int64_t n, width, padded;
 };
@@ -72,7 +72,7 @@ struct Group {
     }
   }
   /// Where the packed panel i begins.
-  std::int64_t place(std::int64_t i, const Slab& slab) const { return (panels[i].n - panels[0].n) * slab.rounded; }
+  std::int64_t place(std::int64_t i, const Slab& slab) const { return (panels[i].n - panels[0].n) * slab.size; }
 };
 
 /// From b [K, N], whose rows are read once.
@@ -85,13 +85,13 @@ LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Group& g
       const Panel& panel = group.panels[i];
       X* const to = packed + group.place(i, slab) + k * panel.padded;
       for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
-        const std::int64_t count = panel.width - j;
+        const std::int64_t count = k < slab.num_rows ? panel.width - j : 0;
         __builtin_prefetch(row + kAhead * p.b_stride + panel.n + j);
         __m512i words = load_words<float>(row + panel.n + j, count);
         if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
           const W* const below = row + p.b_stride + panel.n + j;
-          words =
-              _mm512_or_si512(_mm512_srli_epi32(words, 16), load_words<float>(below, k + 1 < slab.size ? count : 0));
+          words = _mm512_or_si512(_mm512_srli_epi32(words, 16),
+                                  load_words<float>(below, k + 1 < slab.num_rows ? count : 0));
         }
         _mm512_storeu_si512(to + j * kWord<X>, words);
       }
@@ -110,10 +110,10 @@ LORA_TRAIN_V4_INLINE void pack_columns(const PackedGemm<X, W, Y>& p, const Panel
       for (int i = 0; i < kLanes; ++i) {
         const bool is_inside = j + i < panel.width;
         const W* const row = p.b + (panel.n + (is_inside ? j + i : 0)) * p.b_stride + slab.k + k;
-        words[i] = load_words<X>(row, is_inside ? slab.size - k : 0);
+        words[i] = load_words<X>(row, is_inside ? slab.num_rows - k : 0);
       }
       transpose(words);
-      const std::int64_t num_rows = std::min(kLanes, (slab.rounded - k) / kWord<X>);
+      const std::int64_t num_rows = std::min(kLanes, (slab.size - k) / kWord<X>);
       X* const block = to + k * panel.padded + j * kWord<X>;
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
@@ -191,7 +191,7 @@ void multiply_tile(const PackedGemm<X, W, Y>& p, const Slab& slab, std::int64_t 
   std::int64_t done = 0;
   for (std::int64_t rows = kBlockRows; done < num_rows; rows /= 2) {
     if (num_rows - done < rows) continue;
-    brgemm({rows, width, slab.rounded, p.a.stride, width, width, slab.k > 0}, p.a[m + done] + slab.k, packed,
+    brgemm({rows, width, slab.size, p.a.stride, width, width, slab.k > 0}, p.a[m + done] + slab.k, packed,
            sums + done * width);
     done += rows;
   }
@@ -212,7 +212,7 @@ LORA_TRAIN_V4 void run_group(const PackedGemm<X, W, Y>& p, const Task& task) {
   float* const sums = reinterpret_cast<float*>(packed + padded * slab_size);
   for (std::int64_t k = 0; k < p.K; k += slab_size) {
     const std::int64_t size = std::min(slab_size, p.K - k);
-    const Slab slab{k, size, (size + kWord<X> - 1) / kWord<X> * kWord<X>};
+    const Slab slab{k, size, std::min(size, p.num_b_rows - k)};
     pack(p, group, slab, packed);
     for (std::int64_t m = task.row; m < task.end_row; m += kBlockRows) {
       const std::int64_t num_rows = std::min(kBlockRows, task.end_row - m);

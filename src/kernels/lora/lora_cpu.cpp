@@ -124,36 +124,40 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
   }
 }
 
-/// thin^T, with zeros after the tokens up to an even number of them.
+// Tokens of a packed product, and of its last one a multiple: each number of them is a micro-kernel that is kept.
+constexpr std::int64_t kTokens = 1024, kTokenStep = 64;
+
+/// sums [R, C] += thin^T big, for at most kTokens tokens.
 template <class T>
-std::vector<T> transposed(Rows<const T> thin, std::int64_t N, std::int64_t R) {
-  const std::int64_t stride = (N + 1) / 2 * 2;
-  std::vector<T> rows(static_cast<std::size_t>(R * stride));
+void add_tokens(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R, float* sums) {
+  std::vector<T> rows(static_cast<std::size_t>(R * kTokens));  // thin^T, zeros after the last token
   for (std::int64_t r = 0; r < R; ++r) {
-    T* const row = rows.data() + r * stride;
-    for (std::int64_t n = 0; n < N; ++n) row[n] = thin[n][r];
+    for (std::int64_t n = 0; n < N; ++n) rows[static_cast<std::size_t>(r * kTokens + n)] = thin[n][r];
   }
-  return rows;
+  PackedGemm<T, T, float> product{};
+  product.a = {rows.data(), kTokens};
+  product.b = big.data;
+  product.b_stride = big.stride;
+  product.residual = {sums, C};
+  product.y = {sums, C};
+  product.alpha = 1;
+  product.M = R;
+  product.N = C;
+  product.K = (N + kTokenStep - 1) / kTokenStep * kTokenStep;
+  product.num_b_rows = N;
+  packed_gemm_cpu(product);
 }
 
 /// add(sums, first, last): takes thin^T big of columns [first, last), [at least R, last - first]. Sums in fp32.
 template <class T, class Add>
 void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
                        const Add& add) {
-  if (has_packed_gemm() && N > 0) {
-    const std::vector<T> rows = transposed(thin, N, R);
+  if (has_packed_gemm()) {
     std::vector<float> sums(static_cast<std::size_t>(R * C));
-    packed_gemm_cpu(PackedGemm<T, T, float>{{rows.data(), (N + 1) / 2 * 2},
-                                            big.data,
-                                            big.stride,
-                                            /*is_b_transposed=*/false,
-                                            nullptr,
-                                            {nullptr, 0},
-                                            {sums.data(), C},
-                                            1,
-                                            R,
-                                            C,
-                                            N});
+    for (std::int64_t n = 0; n < N; n += kTokens) {
+      const Rows<const T> big_part{big[n], big.stride}, thin_part{thin[n], thin.stride};
+      add_tokens(big_part, thin_part, std::min(kTokens, N - n), C, R, sums.data());
+    }
     return add(sums.data(), 0, C);
   }
   const std::int64_t ranks = (R + kRanks - 1) / kRanks * kRanks;
