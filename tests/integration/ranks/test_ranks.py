@@ -31,9 +31,9 @@ def run(setup, launcher, num_ranks, name, of_last_rank={}, **changes):
     return np.array(steps), np.array(evals), load_file(folder / "adapter/adapter_model.safetensors")
 
 
-def expect_equal(one, other):
+def expect_equal(one, other, rtol=0):
     for mine, theirs in zip(one[:2], other[:2]):
-        np.testing.assert_allclose(theirs, mine, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(theirs, mine, rtol=rtol, atol=1e-6)
     for name, values in one[2].items():
         np.testing.assert_allclose(other[2][name], values, rtol=0, atol=1e-5, err_msg=name)
 
@@ -64,7 +64,8 @@ def test_the_number_of_ranks_changes_no_number(setup, name, changes):
 def test_ranks_of_a_hybrid_model_hold_whole_documents(setup):
     changes = dict(model=str(hybrid_model(setup.folder)), packing=True, micro_batch_size=1, learning_rate=1e-4)
     use_evaluation(setup)
-    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 2, "two", **changes))
+    # Sums over tokens in another order: after two updates, its gradient norm of 2.4 is off by 12 units in the last place.
+    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 2, "two", **changes), rtol=3e-6)
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(setup):
