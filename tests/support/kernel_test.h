@@ -6,7 +6,6 @@
 #include <string>
 
 #include "kernels/dispatch/native_kernels.h"
-#include "kernels/gemm/gemm_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/aten.h"
 #include "lora_train/kernels/dispatch/implementation.h"
@@ -18,8 +17,8 @@ namespace lora_train::testing_support {
 
 /// While one exists, a CPU with AVX-512 runs the code for older ones.
 struct BelowAvx512 {
-  BelowAvx512() { kernels::allow_packed_gemm(false); }
-  ~BelowAvx512() { kernels::allow_packed_gemm(true); }
+  BelowAvx512() { kernels::allow_avx512(false); }
+  ~BelowAvx512() { kernels::allow_avx512(true); }
   BelowAvx512(const BelowAvx512&) = delete;
   BelowAvx512& operator=(const BelowAvx512&) = delete;
 };

@@ -1,7 +1,6 @@
 // L queries and S keys of one document, or of a block of its queries; H heads, K kv heads, E head size.
 #include "lora_train/kernels/attention/attention.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
@@ -181,7 +180,7 @@ void forward_by_aten(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
 }
 
-bool uses_blocks(const at::Tensor& q) { return q.scalar_type() != at::kDouble && has_packed_gemm(); }
+bool uses_blocks(const at::Tensor& q) { return q.scalar_type() != at::kDouble && has_avx512(); }
 
 template <class T>
 AttentionOperands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -192,8 +191,7 @@ AttentionOperands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const
           documents,
           {q.size(1), k.size(1), q.size(2)},
           layout.window,
-          static_cast<float>(layout.scale),
-          at::get_num_threads()};
+          static_cast<float>(layout.scale)};
 }
 
 template <class T>
@@ -436,7 +434,7 @@ at::Tensor on_device(const std::vector<int64_t>& numbers, const at::Tensor& give
 }
 
 std::int64_t attention_backward_bytes(std::int64_t element_bytes) {
-  if (!has_packed_gemm()) return 0;
+  if (!has_avx512()) return 0;
   constexpr std::int64_t kOperands = 3, kSums = 4 * sizeof(float);  // k, its transpose and v; of dk, dv and two parts
   return kOperands * element_bytes + kSums;
 }

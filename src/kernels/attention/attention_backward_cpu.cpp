@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxParts = 8;
 /// fp32 sums of dk and dv [num_keys, width].
 struct KeySums {
   std::int64_t num_keys, width;
-  std::int64_t size = rounded_up(num_keys, kStep) * width;
+  std::int64_t size = round_up(num_keys, kStep) * width;
   Buffer<float> k = make_buffer<float>(size), v = make_buffer<float>(size);
 
   void clear() {
@@ -55,7 +55,7 @@ struct RowBlock {
 template <class T>
 struct Scratch {
   std::int64_t max_keys, width;
-  std::int64_t key_elements = rounded_up(max_keys, kKeys) * width;
+  std::int64_t key_elements = round_up(max_keys, kKeys) * width;
   // Of a group. transposed_k in blocks [width, kKeys].
   Buffer<T> k = make_buffer<T>(key_elements), v = make_buffer<T>(key_elements);
   Buffer<T> transposed_k = make_buffer<T>(key_elements), pairs_of_k = make_buffer<T>(kRows * width);
@@ -96,7 +96,7 @@ void transpose(const float* rows, std::int64_t width, float* to, float* /*pairs*
 
 template <class T>
 void load_keys(const Group& group, const Problem<T>& problem, Scratch<T>& s) {
-  const std::int64_t total = rounded_up(group.num_keys, kRows);
+  const std::int64_t total = round_up(group.num_keys, kRows);
   copy_rows(group.keys(problem.call.k), {0, group.num_keys}, total, s.width, s.k.get());
   copy_rows(group.keys(problem.call.v), {0, group.num_keys}, total, s.width, s.v.get());
   for (std::int64_t key = 0; key < total; key += kRows) {
@@ -188,7 +188,7 @@ template <class T>
 Tile<T> tile_of(const Group& group, std::int64_t block, std::int64_t key_block, const Scratch<T>& s) {
   const Range seen = group.seen_by_block(block);
   const std::int64_t begin = std::max(key_block * kKeys, seen.begin / kStep * kStep);
-  const std::int64_t end = std::min((key_block + 1) * kKeys, rounded_up(seen.end, kStep));
+  const std::int64_t end = std::min((key_block + 1) * kKeys, round_up(seen.end, kStep));
   Tile<T> tile = {s.scores.get(),
                   s.dscores.get(),
                   s.rounded_p.get(),
@@ -309,13 +309,13 @@ void run_parts(const std::vector<Task>& groups, const Problem<T>& problem, std::
 }
 
 /// True if whole groups would leave threads idle for more than an eighth of the time.
-bool is_unbalanced(const std::vector<Task>& groups, int num_threads) {
-  std::vector<std::int64_t> loads(static_cast<std::size_t>(num_threads)), work;
+bool is_unbalanced(const std::vector<Task>& groups) {
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(num_threads())), work;
   for (const Task& group : groups) work.push_back(group.work());
   std::sort(work.begin(), work.end(), std::greater());
   for (const std::int64_t scores : work) *std::min_element(loads.begin(), loads.end()) += scores;
   const std::int64_t total = std::accumulate(loads.begin(), loads.end(), std::int64_t{0});
-  return total > kMinWork && *std::max_element(loads.begin(), loads.end()) * num_threads > total + total / 8;
+  return total > kMinWork && *std::max_element(loads.begin(), loads.end()) * std::ssize(loads) > total + total / 8;
 }
 
 }  // namespace
@@ -329,8 +329,8 @@ void attention_backward_blocks(const AttentionOperands<T>& call, const Attention
     tasks.push_back({&group, {0, group.num_blocks()}});
     max_keys = std::max(max_keys, group.num_keys);
   }
-  const auto run_all = is_unbalanced(tasks, call.num_threads) ? run_parts<T> : run_groups<T>;
-  run_all(tasks, {call, gradients}, max_keys, rounded_up(call.sizes.head_size, kStep));
+  const auto run_all = is_unbalanced(tasks) ? run_parts<T> : run_groups<T>;
+  run_all(tasks, {call, gradients}, max_keys, round_up(call.sizes.head_size, kStep));
   for_blind_queries(call.documents, [&](std::int64_t query) {
     std::fill_n(gradients.dq[query], call.sizes.num_heads * call.sizes.head_size, T{});
   });

@@ -10,13 +10,12 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "attention_parts.h"
 #include "gemm/gemm_parts.h"
 #include "launch/avx512.h"
+#include "lora_train/base/ceil_div.h"
 
 namespace lora_train::kernels {
 
@@ -24,23 +23,7 @@ constexpr std::int64_t kRows = 64;        // per block
 constexpr std::int64_t kStep = 32;        // keys of a product are a multiple of it, and so is width
 constexpr std::int64_t kTaskBlocks = 16;  // row blocks per task of the forward, and at least in a part of the backward
 constexpr std::int64_t kMinWork = 1 << 16;  // scores; with fewer, another thread costs more than it gains
-constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F, kInfinity = std::numeric_limits<float>::infinity();
-
-inline std::int64_t rounded_up(std::int64_t count, std::int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
-
-struct Free {
-  void operator()(void* p) const { ::operator delete(p, std::align_val_t(64)); }
-};
-template <class T>
-using Buffer = std::unique_ptr<T[], Free>;
-
-/// Uninitialised, aligned to cache lines.
-template <class T>
-Buffer<T> make_buffer(std::int64_t count) {
-  return Buffer<T>(static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), std::align_val_t(64))));
-}
+constexpr float kLn2 = 0.693147181F, kInfinity = std::numeric_limits<float>::infinity();
 
 // Documents and tasks.
 
@@ -62,7 +45,7 @@ struct Group {
   std::int64_t diagonal;  ///< row r sees keys up to r / heads + diagonal
   std::int64_t heads, window, head_size;
 
-  std::int64_t num_blocks() const { return (num_rows + kRows - 1) / kRows; }
+  std::int64_t num_blocks() const { return ceil_div(num_rows, kRows); }
   std::int64_t rows_in(std::int64_t block) const { return std::min(kRows, num_rows - block * kRows); }
 
   Range seen_by_row(std::int64_t row) const {

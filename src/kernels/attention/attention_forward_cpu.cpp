@@ -37,8 +37,7 @@ struct Scratch {
 
 /// Lanes [begin, end).
 LORA_TRAIN_V4_INLINE __mmask16 lanes(std::int64_t begin, std::int64_t end) {
-  const auto below = [](std::int64_t n) { return (1U << std::clamp<std::int64_t>(n, 0, kLanes)) - 1U; };
-  return static_cast<__mmask16>(below(end) & ~below(begin));
+  return static_cast<__mmask16>(first_lanes(end) & ~first_lanes(begin));
 }
 
 LORA_TRAIN_V4_INLINE float largest_of(const float* scores, Range seen, float scale) {
@@ -91,7 +90,7 @@ void add_block(const Task& task, std::int64_t index, std::int64_t key, float sca
   const std::int64_t block = task.blocks.begin + index, width = s.width;
   const Range seen = group.seen_by_block(block);
   const std::int64_t begin = std::max<std::int64_t>(0, seen.begin - key) / kStep * kStep;
-  const std::int64_t num_keys = std::min(kKeys, rounded_up(seen.end - key, kStep)) - begin;
+  const std::int64_t num_keys = std::min(kKeys, round_up(seen.end - key, kStep)) - begin;
   if (num_keys <= 0) return;
   float* const sums = s.sums.get() + index * kRows * width;
   T* const p = s.probabilities();
@@ -109,7 +108,7 @@ void add_block(const Task& task, std::int64_t index, std::int64_t key, float sca
 
 template <class T>
 void load_keys(const Group& group, const AttentionOperands<T>& call, Range keys, Scratch<T>& s) {
-  const std::int64_t total = rounded_up(keys.end - keys.begin, kStep);
+  const std::int64_t total = round_up(keys.end - keys.begin, kStep);
   copy_rows(group.keys(call.k), keys, total, s.width, s.k.get());
   copy_rows(group.keys(call.v), keys, total, s.width, s.v.get());
   pack_transposed(s.k.get(), total, s.width, s.packed_k.get(), kKeys);
@@ -156,7 +155,7 @@ void attention_forward_blocks(const AttentionOperands<T>& call, Rows<T> out, Pac
     }
   }
   run_tasks(
-      std::move(tasks), [&, width = rounded_up(E, kStep)] { return Scratch<T>{width}; },
+      std::move(tasks), [&, width = round_up(E, kStep)] { return Scratch<T>{width}; },
       [&](Scratch<T>& scratch, const Task& task) { run(task, call, out, lse, scratch); });
   for_blind_queries(call.documents, [&](std::int64_t query) {
     std::fill_n(out[query], H * E, T{});

@@ -57,7 +57,7 @@ struct PackedLse {
   std::int64_t token_stride = 0, head_stride = 0;
 };
 
-// Attention of packed documents on a CPU with AVX-512 (has_packed_gemm()). T is float or Bf16.
+// Attention of packed documents on a CPU with AVX-512 (has_avx512()). T is float or Bf16.
 
 /// Where a document's queries and keys begin, and how many there are.
 struct AttentionDocument {
@@ -72,7 +72,6 @@ struct AttentionOperands {
   HeadSizes sizes;
   std::int64_t window;  ///< 0: none
   float scale;
-  int num_threads;
 };
 
 template <class T>

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "cross_entropy_parts.h"
-#include "gemm/gemm_parts.h"
 #include "launch/avx512.h"
 #include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
@@ -17,7 +16,6 @@ struct SoftmaxSum {
   double sum;
 };
 
-constexpr float kLog2E = 1.44269504F;
 constexpr std::int64_t kTile = 2048;
 
 // One pass over memory: a tile is read for its maximum and again, from the first cache, for its sum.
@@ -88,24 +86,23 @@ LORA_TRAIN_V4 void gradient_row_v4(T* x, float largest, float factor, std::int64
   }
 }
 
+#endif
+
 template <class T>
 SoftmaxSum sum_of_row(const T* x, std::int64_t V) {
-  return has_packed_gemm() ? sum_row_v4(x, V) : sum_row(x, V);
-}
-template <class T>
-void write_gradient(T* x, float largest, float factor, std::int64_t V) {
-  has_packed_gemm() ? gradient_row_v4(x, largest, factor, V) : gradient_row(x, largest, factor, V);
-}
-#else
-template <class T>
-SoftmaxSum sum_of_row(const T* x, std::int64_t V) {
+#if defined(__x86_64__)
+  if (has_avx512()) return sum_row_v4(x, V);
+#endif
   return sum_row(x, V);
 }
+
 template <class T>
 void write_gradient(T* x, float largest, float factor, std::int64_t V) {
+#if defined(__x86_64__)
+  if (has_avx512()) return gradient_row_v4(x, largest, factor, V);
+#endif
   gradient_row(x, largest, factor, V);
 }
-#endif
 
 template <class T>
 bool is_first_of_largest(const T* x, std::int64_t target, float largest) {

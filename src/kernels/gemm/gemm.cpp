@@ -138,7 +138,7 @@ void run_packed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const G
 /// False if packed_gemm_cpu does not apply: an older CPU, fp64, an a that is transposed, an odd K in bf16.
 bool gemm_packed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
   const bool is_bf16 = a.scalar_type() == at::kBFloat16;
-  const bool applies = has_packed_gemm() && a.scalar_type() != at::kDouble && y.numel() > 0 && a.size(1) > 0 &&
+  const bool applies = has_avx512() && a.scalar_type() != at::kDouble && y.numel() > 0 && a.size(1) > 0 &&
                        a.stride(1) == 1 && (b.stride(0) == 1 || b.stride(1) == 1) && !(is_bf16 && a.size(1) % 2 != 0);
   if (!applies) return false;
   if (is_widened(b, a)) {

@@ -68,10 +68,8 @@ struct PackedGemm {
 };
 
 /// Packs b on the way. The bits of an element depend on neither M, N nor the number of threads. Only if
-/// has_packed_gemm(): on x86-64-v4.
+/// has_avx512(): on x86-64-v4.
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>& p);
-bool has_packed_gemm();
-void allow_packed_gemm(bool allowed);  ///< for tests of the code for older CPUs
 
 }  // namespace lora_train::kernels

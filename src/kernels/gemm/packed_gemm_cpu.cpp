@@ -1,23 +1,15 @@
 // Columns of b are packed into panels in the order in which the micro-kernel reads them, and each panel meets all rows
 // of a while it stays in a cache. An element of b is packed once for all rows: one copy against 2 M FLOPs.
 #include <algorithm>
-#include <memory>
 #include <type_traits>
 
 #include "gemm_parts.h"
 #include "launch/avx512.h"
 #include "launch/elements.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
-namespace {
-
-bool is_allowed = true;
-
-}  // namespace
-
-void allow_packed_gemm(bool allowed) { is_allowed = allowed; }
-
 #if defined(__x86_64__)
 namespace {
 
@@ -64,8 +56,8 @@ struct Group {
   std::int64_t num_panels;
 
   Group(std::int64_t column, std::int64_t end_column) {
-    const std::int64_t num_lanes = (end_column - column + kLanes - 1) / kLanes;
-    num_panels = (num_lanes * kLanes + kPanel - 1) / kPanel;
+    const std::int64_t num_lanes = ceil_div(end_column - column, kLanes);
+    num_panels = ceil_div(num_lanes * kLanes, kPanel);
     for (std::int64_t i = 0; i < num_panels; ++i) {
       const std::int64_t begin = num_lanes * i / num_panels * kLanes, end = num_lanes * (i + 1) / num_panels * kLanes;
       panels[i] = {column + begin, std::min(end_column - column, end) - begin, end - begin};
@@ -165,16 +157,15 @@ LORA_TRAIN_V4_INLINE void finish_tile(const PackedGemm<X, W, Y>& p, const Panel&
 
 /// Memory of a thread, kept for its next product.
 struct Scratch {
-  std::unique_ptr<char[]> bytes;
-  std::size_t size = 0;
+  Buffer<char> bytes;
+  std::int64_t size = 0;
 
-  void* reserve(std::size_t needed) {
-    constexpr std::size_t kAlignment = 64;
-    if (size < needed + kAlignment) {
+  void* reserve(std::int64_t needed) {
+    if (size < needed) {
       bytes.reset();
-      bytes = std::make_unique_for_overwrite<char[]>(size = needed + kAlignment);
+      bytes = make_buffer<char>(size = needed);
     }
-    return bytes.get() + (kAlignment - reinterpret_cast<std::uintptr_t>(bytes.get()) % kAlignment);
+    return bytes.get();
   }
 };
 
@@ -204,11 +195,11 @@ LORA_TRAIN_V4 void run_group(const PackedGemm<X, W, Y>& p, const Task& task) {
   const Group group(task.column, task.end_column);
   const std::int64_t padded =
       group.panels[group.num_panels - 1].n + group.panels[group.num_panels - 1].padded - task.column;
-  const std::int64_t num_slabs = (p.K + kMostSlab - 1) / kMostSlab;
-  const std::int64_t slab_size = ((p.K + num_slabs - 1) / num_slabs + kLanes * 2 - 1) / (kLanes * 2) * (kLanes * 2);
+  const std::int64_t num_slabs = ceil_div(p.K, kMostSlab);
+  const std::int64_t slab_size = round_up(ceil_div(p.K, num_slabs), 2 * kLanes);
   const std::int64_t kept_rows = num_slabs > 1 ? task.end_row - task.row : kBlockRows;
-  X* const packed = static_cast<X*>(scratch.reserve(static_cast<std::size_t>(
-      padded * (slab_size * std::int64_t{sizeof(X)} + kept_rows * std::int64_t{sizeof(float)}))));
+  X* const packed = static_cast<X*>(
+      scratch.reserve(padded * (slab_size * std::int64_t{sizeof(X)} + kept_rows * std::int64_t{sizeof(float)})));
   float* const sums = reinterpret_cast<float*>(packed + padded * slab_size);
   for (std::int64_t k = 0; k < p.K; k += slab_size) {
     const std::int64_t size = std::min(slab_size, p.K - k);
@@ -229,13 +220,13 @@ LORA_TRAIN_V4 void run_group(const PackedGemm<X, W, Y>& p, const Task& task) {
 
 /// Part i of n even parts of `count` columns, in whole vectors: its first column.
 std::int64_t first_column(std::int64_t count, std::int64_t i, std::int64_t n) {
-  return std::min(count, (count + kLanes - 1) / kLanes * i / n * kLanes);
+  return std::min(count, ceil_div(count, kLanes) * i / n * kLanes);
 }
 
 template <class X, class W, class Y>
 void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
   const std::int64_t num_columns = task.end_column - task.column;
-  const std::int64_t num_groups = (num_columns + kMostPanels * kPanel - 1) / (kMostPanels * kPanel);
+  const std::int64_t num_groups = ceil_div(num_columns, kMostPanels * kPanel);
   for (std::int64_t m = task.row; m < task.end_row; m += kMostRows) {
     for (std::int64_t g = 0; g < num_groups; ++g) {
       run_group(p, {m, std::min(m + kMostRows, task.end_row), task.column + first_column(num_columns, g, num_groups),
@@ -246,16 +237,14 @@ void run_task(const PackedGemm<X, W, Y>& p, const Task& task) {
 
 }  // namespace
 
-bool has_packed_gemm() { return is_allowed && __builtin_cpu_supports("x86-64-v4"); }
-
 std::int64_t packed_gemm_bytes(std::int64_t rows, std::int64_t element_bytes) {
-  if (!has_packed_gemm()) return 0;
+  if (!has_avx512()) return 0;
   return kMostPanels * kPanel * (kMostSlab * element_bytes + std::min(rows, kMostRows) * std::int64_t{sizeof(float)});
 }
 
 template <class X, class W, class Y>
 void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
-  const std::int64_t num_blocks = (p.M + kBlockRows - 1) / kBlockRows;
+  const std::int64_t num_blocks = ceil_div(p.M, kBlockRows);
   const std::int64_t most = std::max<std::int64_t>(1, 2 * p.M * p.N * p.K / kLeastWork);
   const std::int64_t num_tasks = std::min<std::int64_t>(num_threads(), most);
   // Split columns first: then no panel is packed twice.
@@ -271,7 +260,6 @@ void packed_gemm_cpu(const PackedGemm<X, W, Y>& p) {
   });
 }
 #else
-bool has_packed_gemm() { return false; }
 std::int64_t packed_gemm_bytes(std::int64_t, std::int64_t) { return 0; }
 
 template <class X, class W, class Y>

@@ -1,4 +1,4 @@
-// Vectors of 16 floats and 32 bf16 values, for code that runs only on x86-64-v4 (has_packed_gemm()). No torch.
+// Vectors of 16 floats and 32 bf16 values, for code that runs only on x86-64-v4 (has_avx512()). No torch.
 #pragma once
 
 #include "launch/elements.h"
@@ -7,6 +7,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
 
 /// Compiles a function for it.
 #define LORA_TRAIN_V4 __attribute__((target("arch=x86-64-v4")))
@@ -15,6 +17,19 @@
 namespace lora_train::kernels {
 
 constexpr std::int64_t kLanes = 16;
+constexpr float kLog2E = 1.44269504F;
+
+struct Free {
+  void operator()(void* p) const { ::operator delete(p, std::align_val_t(64)); }
+};
+template <class T>
+using Buffer = std::unique_ptr<T[], Free>;
+
+/// Uninitialised, aligned to cache lines.
+template <class T>
+Buffer<T> make_buffer(std::int64_t count) {
+  return Buffer<T>(static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), std::align_val_t(64))));
+}
 
 /// The first `count` of 16 lanes.
 LORA_TRAIN_V4_INLINE __mmask16 first_lanes(std::int64_t count) {

@@ -8,6 +8,7 @@
 #include "launch/elements.h"
 #include "launch/machine.h"
 #include "lora_parts.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
@@ -143,7 +144,7 @@ void add_tokens(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int6
   product.alpha = 1;
   product.M = R;
   product.N = C;
-  product.K = (N + kTokenStep - 1) / kTokenStep * kTokenStep;
+  product.K = round_up(N, kTokenStep);
   product.num_b_rows = N;
   packed_gemm_cpu(product);
 }
@@ -152,7 +153,7 @@ void add_tokens(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int6
 template <class T, class Add>
 void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
                        const Add& add) {
-  if (has_packed_gemm()) {
+  if (has_avx512()) {
     std::vector<float> sums(static_cast<std::size_t>(R * C));
     for (std::int64_t n = 0; n < N; n += kTokens) {
       const Rows<const T> big_part{big[n], big.stride}, thin_part{thin[n], thin.stride};

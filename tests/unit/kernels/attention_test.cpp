@@ -1,6 +1,5 @@
 #include "lora_train/kernels/attention/attention.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>

@@ -116,7 +116,7 @@ TEST(GemmOnCpu, HasTheBitsOfAtenBelowAvx512) {
 }
 
 TEST(GemmOnCpu, InBlocksRoundsOnceWithTheSameBitsForAnyThreadsAndRows) {
-  if (!has_packed_gemm()) GTEST_SKIP() << "this CPU has no AVX-512";
+  if (!has_avx512()) GTEST_SKIP() << "this CPU has no AVX-512";
   const int threads = at::get_num_threads();
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     // Rows of a block 64, columns of a group 128, chunks of K 1024; the larger ones for several tasks.

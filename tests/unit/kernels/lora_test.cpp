@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "gemm/gemm_parts.h"
 #include "lora/lora_parts.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "support/kernel_test.h"
@@ -157,7 +156,7 @@ TEST_P(LoraProducts, GradientsOfSAndBComeTogether) {
 }
 
 TEST(LoraProducts, BlocksAndVectorsAgree) {
-  if (!has_packed_gemm()) GTEST_SKIP() << "this CPU has no AVX-512";
+  if (!has_avx512()) GTEST_SKIP() << "this CPU has no AVX-512";
   bool are_all_equal = true;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const auto& [N, O, R] : kSizes) {

@@ -28,7 +28,8 @@ struct GemmExtras {
 /// loaded and the dtype is not fp64, on the current stream and without an allocation. On a CPU with AVX-512, packs parts
 /// of b for oneDNN's micro-kernels and rounds once, except in fp64, for a transposed a and for bf16 with an odd K: bits
 /// of a row depend on neither M nor the number of threads. On an x86 CPU without AVX-512, and for a bf16 b beside an
-/// fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is gemm_reference. Throws ShapeError, and DeviceError from CUDA.
+/// fp32 a, copies bf16 to fp32, a part at a time, and rounds once. Otherwise this is gemm_reference. Throws ShapeError,
+/// and DeviceError from CUDA.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
 
 /// Bytes that one thread keeps after products of up to `rows` rows on this CPU, whose elements have element_bytes; 0 if

@@ -1,4 +1,5 @@
-// CPU kernels: a parallel loop over ATen's threads, and clones of a function for each vector extension. The template
+// CPU kernels: a parallel loop over ATen's threads, clones of a function for each vector extension, and code for one of
+// them. The template
 // at::parallel_for runs serially in sources compiled without OpenMP, so kernels call this instead. No torch.
 #pragma once
 
@@ -29,5 +30,9 @@ void parallel_ranges(std::int64_t count, std::int64_t grain,
 
 /// The number of ranges that parallel_ranges uses at most.
 int num_threads();
+
+/// True if this CPU has AVX-512 (x86-64-v4) and no test has disabled the code for it.
+bool has_avx512();
+void allow_avx512(bool allowed);  ///< for tests of the code for older CPUs
 
 }  // namespace lora_train::kernels

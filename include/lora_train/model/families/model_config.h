@@ -209,7 +209,8 @@ bool is_wrapper_class(std::string_view architecture);
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();
 
-/// The config of one of them; a name with a '/' is a model folder. For an unknown name, throws ConfigError (where = "--shape") with all names.
+/// The config of one of them; a name with a '/' is a model folder. For an unknown name, throws ConfigError (where =
+/// "--shape") with all names.
 ModelConfig known_shape(std::string_view name);
 
 }  // namespace lora_train::model
