@@ -15,6 +15,7 @@ switches each mutation on. Suite ranks: that runs of several ranks are equal to 
 Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | kernels | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/batteries/results/mutations_engine.txt (engine), tests/batteries/results/mutations_compare.txt,
 tests/batteries/results/mutations_saving.txt (saving), tests/batteries/results/mutations_optimizer.txt (optimizer),
+tests/batteries/results/mutations_kernels.txt (kernels),
 tests/batteries/results/mutations_durability.txt (durability) and tests/batteries/results/mutations_ranks.txt (ranks).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
