@@ -79,6 +79,7 @@ LORA_TRAIN_V4_INLINE void pack_rows(const PackedGemm<X, W, Y>& p, const Group& g
       for (std::int64_t j = 0; j < panel.padded; j += kLanes) {
         const std::int64_t count = k < slab.num_rows ? panel.width - j : 0;
         __builtin_prefetch(row + kAhead * p.b_stride + panel.n + j);
+        if constexpr (kWord<X> == 2) __builtin_prefetch(row + (kAhead + 1) * p.b_stride + panel.n + j);
         __m512i words = load_words<float>(row + panel.n + j, count);
         if constexpr (kWord<X> == 2) {  // the row below goes into the high halves
           const W* const below = row + p.b_stride + panel.n + j;

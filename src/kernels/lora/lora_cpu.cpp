@@ -1,4 +1,4 @@
-// With AVX-512 a packed product. Else reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a
+// bf16 with AVX-512: a packed product. Else reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a
 // tile stay in registers. Threads own columns, so no sum depends on their number.
 #include <algorithm>
 #include <type_traits>
@@ -153,7 +153,7 @@ void add_tokens(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int6
 template <class T, class Add>
 void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
                        const Add& add) {
-  if (has_avx512()) {
+  if (std::is_same_v<T, Bf16> && has_avx512()) {
     std::vector<float> sums(static_cast<std::size_t>(R * C));
     for (std::int64_t n = 0; n < N; n += kTokens) {
       const Rows<const T> big_part{big[n], big.stride}, thin_part{thin[n], thin.stride};

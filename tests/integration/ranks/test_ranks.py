@@ -62,10 +62,10 @@ def test_the_number_of_ranks_changes_no_number(setup, name, changes):
 
 
 def test_ranks_of_a_hybrid_model_hold_whole_documents(setup):
-    changes = dict(model=str(hybrid_model(setup.folder)), packing=True, micro_batch_size=1, learning_rate=1e-4)
+    # Ranks add in another order. With an epsilon of 1e-8 AdamW doubles what rounding does to gradients near zero.
+    changes = dict(model=str(hybrid_model(setup.folder)), packing=True, micro_batch_size=1, learning_rate=1e-4, adam_epsilon=1e-3)
     use_evaluation(setup)
-    # Sums over tokens in another order: after two updates, its gradient norm of 2.4 is off by 12 units in the last place.
-    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 2, "two", **changes), rtol=3e-6)
+    expect_equal(run(setup, "nproc", 1, "one", **changes), run(setup, "nproc", 2, "two", **changes), rtol=1e-6)
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(setup):
