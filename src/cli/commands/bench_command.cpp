@@ -262,7 +262,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   bench::BenchRequest request;
   std::string trace, rates;
   bool details = false;
-  parser.add("--shape", request.shape, "NAME|DIR/", "model folder, or published model to measure: " + join(model::known_shapes()));
+  parser.add("--shape", request.shape, "NAME|DIR/",
+             "model folder, or published model to measure: " + join(model::known_shapes()));
   const CLI::Option* const steps =
       parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
