@@ -2,7 +2,7 @@
 // any number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
 // arithmetic dominates: blocks of outputs and rows go through K in chunks that stay in the first cache.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to
-// match.
+// match. Beside a bf16 x on a processor that multiplies pairs (AVX512-BF16), a word is an element.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -26,7 +26,12 @@ struct alignas(64) CacheLine {
   float values[16];
 };
 
-/// x as fp32 [M, stride], padded with zeros to whole steps; in a step of 2 * lanes elements, the first half goes with
+/// Two values that follow each other in K. Only with MachineV4 and kMultipliesPairs.
+struct Bf16Pair {
+  Bf16 values[2];
+};
+
+/// x as words [M, stride], fp32 or pairs, padded with zeros to whole steps; in a step of 2 * lanes elements, the first half goes with
 /// the first vector of sums.
 struct PackedRows {
   std::vector<CacheLine> lines;            // aligned: a vector across two lines is loaded in two accesses
@@ -44,7 +49,15 @@ constexpr std::int64_t kLine = sizeof(CacheLine) / sizeof(T);  // elements of a 
 /// The position of element i of a step in the packed x.
 template <class W>
 constexpr std::int64_t packed_place(std::int64_t i, std::int64_t lanes) {
-  return std::is_same_v<W, float> ? i : (i % 2) * lanes + i / 2;
+  return std::is_same_v<W, Bf16> ? (i % 2) * lanes + i / 2 : i;
+}
+
+LORA_TRAIN_INLINE float word_of(float x) { return x; }
+LORA_TRAIN_INLINE float word_of(Bf16 x) { return load(&x); }
+LORA_TRAIN_INLINE float word_of(Bf16Pair x) {
+  float word;
+  std::memcpy(&word, &x, sizeof word);
+  return word;
 }
 
 template <class W, class X>
@@ -58,15 +71,15 @@ PackedRows pack(Rows<const X> x, std::int64_t M, std::int64_t K, std::int64_t la
     float* const row = packed.row(m);
     for (std::int64_t begin = 0; begin < K; begin += step) {
       const std::int64_t count = std::min(step, K - begin);
-      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<W>(i, lanes)] = load(x[m] + begin + i);
+      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<W>(i, lanes)] = word_of(x[m][begin + i]);
     }
   }
   return packed;
 }
 
 /// The two vectors of a step of weights.
-template <class Vector>
-LORA_TRAIN_INLINE void load_step(const float* from, Vector& first, Vector& second) {
+template <class Vector, class W>
+LORA_TRAIN_INLINE void load_step(const W* from, Vector& first, Vector& second) {
   std::memcpy(&first, from, sizeof first);
   std::memcpy(&second, from + kLanes<Vector>, sizeof second);
 }
@@ -93,6 +106,15 @@ LORA_TRAIN_INLINE float sum_of(const Vector16& v) {
                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
+template <class W, class Vector>
+LORA_TRAIN_INLINE void multiply_add(Vector& sums, const Vector& weights, const Vector& x) {
+  if constexpr (std::is_same_v<W, Bf16Pair>) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(x));  // the intrinsic needs another target
+  } else {
+    sums += weights * x;
+  }
+}
+
 /// Sums of a tile: two vectors for each output and row.
 template <class Vector, int kTileOutputs, int kTileRows>
 struct Sums {
@@ -115,8 +137,8 @@ LORA_TRAIN_INLINE void add_step(const W* from, std::int64_t stride, const float*
     load_step(from + o * stride, first, second);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      sums.of[o][r][0] += first * x0[r];
-      sums.of[o][r][1] += second * x1[r];
+      multiply_add<W>(sums.of[o][r][0], first, x0[r]);
+      multiply_add<W>(sums.of[o][r][1], second, x1[r]);
     }
   }
 }
@@ -199,14 +221,14 @@ constexpr std::int64_t kBlockOutputs = 4 * kPanelOutputs<Vector>;
 template <class Vector>
 using BlockSums = Vector[kBlockOutputs<Vector>][kBlockRows][2];
 
-/// Fp32 rows of a panel's weights or of the packed x, `stride` apart.
+/// Rows of words of a panel's weights or of the packed x, `stride` apart.
 struct ChunkRows {
   const float* data;
   std::int64_t stride;
 };
 
 /// Adds `num_steps` steps to the sums of kTileOutputs x kTileRows, from output `output` and row `row` of the block.
-template <int kTileOutputs, int kTileRows, class Vector>
+template <class W, int kTileOutputs, int kTileRows, class Vector>
 LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t num_steps, BlockSums<Vector>& block,
                                  std::int64_t output, std::int64_t row) {
   Vector sums[kTileOutputs][kTileRows][2];
@@ -225,7 +247,7 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
         std::memcpy(&weight, weights.data + o * weights.stride + k, sizeof weight);
         hold_in_register(weight);
 #pragma GCC unroll 8
-        for (int r = 0; r < kTileRows; ++r) sums[o][r][half] += weight * features[r];
+        for (int r = 0; r < kTileRows; ++r) multiply_add<W>(sums[o][r][half], weight, features[r]);
       }
     }
   }
@@ -233,7 +255,7 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
   for (int o = 0; o < kTileOutputs; ++o) std::memcpy(block[output + o][row], sums[o], sizeof sums[o]);
 }
 
-/// A chunk of weights as fp32 in the order of the packed x, padded with zeros to whole steps.
+/// A chunk of weights as words in the order of the packed x, padded with zeros to whole steps.
 template <class Vector, class W>
 LORA_TRAIN_INLINE void pack_chunk(const W* from, std::int64_t count, float* to) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
@@ -267,7 +289,7 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
   const std::int64_t count = std::min(kChunk, p.K - k), num_steps = (count + kStep - 1) / kStep;
   CacheLine packed[kTileOutputs][kChunk / kLine<float>];
   ChunkRows weights{packed[0][0].values, kChunk};
-  if (std::is_same_v<W, float> && count % kStep == 0) {
+  if (sizeof(W) == sizeof(float) && count % kStep == 0) {
     weights = {reinterpret_cast<const float*>(from), p.weight.stride};
   } else {
     for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
@@ -283,11 +305,11 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
   std::int64_t row = 0;
   for (; row + 2 <= block.num_rows; row += 2) {
     fetch(std::min(num_fetched + 1, kTileOutputs));
-    add_chunk<kTileOutputs, 2>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+    add_chunk<W, kTileOutputs, 2>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
   }
   fetch(kTileOutputs);
   if (row == block.num_rows) return;
-  add_chunk<kTileOutputs, 1>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+  add_chunk<W, kTileOutputs, 1>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
 }
 
 template <class Vector, class Product>
@@ -322,20 +344,45 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
   for (; n < end; ++n) outputs<Vector, 1>(call, n);
 }
 
+template <class Machine, class X, class W, class Y>
+void run(const SkinnyGemm<X, W, Y>& p) {
+  using Vector = typename Machine::Vector;
+  const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
+  const PackedRows x = pack<W>(p.x, p.M, p.K, kLanes<Vector>);
+  const Call<SkinnyGemm<X, W, Y>> call{p, x};
+  parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+    Machine::template call<range<Vector, SkinnyGemm<X, W, Y>>>(call, begin * kOutputs, std::min(end * kOutputs, p.N));
+  });
+}
+
+#if defined(__x86_64__)
+const bool kMultipliesPairs = __builtin_cpu_supports("avx512bf16");
+
+Rows<const Bf16Pair> pairs(Rows<const Bf16> rows) {
+  return {reinterpret_cast<const Bf16Pair*>(rows.data), rows.stride / 2};
+}
+
+/// False if it does not apply.
+template <class Y>
+bool run_pairs(const SkinnyGemm<Bf16, Bf16, Y>& p) {
+  if (!kMultipliesPairs || !has_avx512() || p.K % 2 != 0 || p.x.stride % 2 != 0 || p.weight.stride % 2 != 0) return false;
+  run<MachineV4>(SkinnyGemm<Bf16Pair, Bf16Pair, Y>{pairs(p.x), pairs(p.weight), p.bias, p.residual, p.y, p.alpha, p.M,
+                                                   p.N, p.K / 2});
+  return true;
+}
+#endif
+template <class P>
+bool run_pairs(const P&) {
+  return false;
+}
+
 }  // namespace
 
 template <class X, class W, class Y>
 void skinny_gemm_cpu(const SkinnyGemm<X, W, Y>& p) {
-  const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
-  on_this_machine([&]<class Machine>(Machine) {
-    using Vector = typename Machine::Vector;
-    const PackedRows x = pack<W>(p.x, p.M, p.K, kLanes<Vector>);
-    const Call<SkinnyGemm<X, W, Y>> call{p, x};
-    parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-      Machine::template call<range<Vector, SkinnyGemm<X, W, Y>>>(call, begin * kOutputs, std::min(end * kOutputs, p.N));
-    });
-  });
+  if (run_pairs(p)) return;
+  on_this_machine([&]<class Machine>(Machine) { run<Machine>(p); });
 }
 
 bool has_bf16_gemm() {

@@ -314,30 +314,36 @@ TEST(SkinnyGemmOfMixedTypes, TakesABf16WeightBesideAnFp32X) {
     skinny_gemm(x, weight, {}, sum, sum, /*alpha=*/0.22);  // onto itself
     EXPECT_TRUE(at::equal(sum, y)) << M << "x" << N << "x" << K;
     const auto rounded = x.to(at::kBFloat16);
-    auto of_bf16 = at::empty({M, N});
-    skinny_gemm(rounded, weight, {}, {}, of_bf16);
+    auto pairs = at::empty({M, N}), widened = at::empty({M, N});
+    skinny_gemm(rounded, weight, {}, {}, pairs);
     skinny_gemm(rounded.to(at::kFloat), weight, {}, {}, y);
-    EXPECT_TRUE(at::equal(y, of_bf16)) << M << "x" << N << "x" << K;
+    EXPECT_CLOSE(pairs, f64(y), tolerance(at::kFloat)) << M << "x" << N << "x" << K;
+    const BelowAvx512 below;
+    skinny_gemm(rounded, weight, {}, {}, widened);
+    EXPECT_TRUE(at::equal(y, widened)) << M << "x" << N << "x" << K;
   }
 }
 
 TEST_P(SkinnyGemm, ARowHasTheSameBitsWhateverElseIsThere) {
   if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
-  const int64_t M = 21, N = 1030, K = 605;  // more than a block of rows, of outputs, and a chunk of K
-  const auto x = place.put(uniform({M, K}, 1)), weight = place.put(uniform({N, K}, 2));
-  auto all = place.empty({M, N});
-  skinny_gemm(x, weight, {}, {}, all);
-  for (int64_t m = 0; m < M; ++m) {
-    auto one = place.empty({1, N});
-    skinny_gemm(x.narrow(0, m, 1), weight, {}, {}, one);
-    EXPECT_TRUE(at::equal(one[0], all[m])) << m;
-    auto some = place.empty({1, 10});  // another share of the threads, and another place in a tile
-    skinny_gemm(x.narrow(0, m, 1), weight.narrow(0, 501, 10), {}, {}, some);
-    EXPECT_TRUE(at::equal(some[0], all[m].narrow(0, 501, 10))) << m;
-    if (m == 0) continue;
-    auto first = place.empty({m, N});
-    skinny_gemm(x.narrow(0, 0, m), weight, {}, {}, first);
-    EXPECT_TRUE(at::equal(first, all.narrow(0, 0, m))) << m;
+  const int64_t M = 21, N = 1030;  // more than a block of rows, of outputs, and a chunk of K
+  for (const int64_t K : {605, 1206}) {
+    SCOPED_TRACE(K);
+    const auto x = place.put(uniform({M, K}, 1)), weight = place.put(uniform({N, K}, 2));
+    auto all = place.empty({M, N});
+    skinny_gemm(x, weight, {}, {}, all);
+    for (int64_t m = 0; m < M; ++m) {
+      auto one = place.empty({1, N});
+      skinny_gemm(x.narrow(0, m, 1), weight, {}, {}, one);
+      EXPECT_TRUE(at::equal(one[0], all[m])) << m;
+      auto some = place.empty({1, 10});  // another share of the threads, and another place in a tile
+      skinny_gemm(x.narrow(0, m, 1), weight.narrow(0, 501, 10), {}, {}, some);
+      EXPECT_TRUE(at::equal(some[0], all[m].narrow(0, 501, 10))) << m;
+      if (m == 0) continue;
+      auto first = place.empty({m, N});
+      skinny_gemm(x.narrow(0, 0, m), weight, {}, {}, first);
+      EXPECT_TRUE(at::equal(first, all.narrow(0, 0, m))) << m;
+    }
   }
 }
 
