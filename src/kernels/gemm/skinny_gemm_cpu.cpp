@@ -1,6 +1,6 @@
 // Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for
 // any number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
-// arithmetic dominates: blocks of outputs and rows go through K in chunks that stay in the first cache.
+// arithmetic dominates: a few outputs of a block of rows go through K in chunks that stay in the first cache.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to
 // match. Beside a bf16 x on a processor that multiplies pairs (AVX512-BF16), a word is an element.
 #include <algorithm>
@@ -109,7 +109,9 @@ LORA_TRAIN_INLINE float sum_of(const Vector16& v) {
 template <class W, class Vector>
 LORA_TRAIN_INLINE void multiply_add(Vector& sums, const Vector& weights, const Vector& x) {
   if constexpr (std::is_same_v<W, Bf16Pair>) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(x));  // the intrinsic needs another target
+    Vector result = sums;  // a copy: gcc would keep an array of operands in memory
+    asm("vdpbf16ps %2, %1, %0" : "+v"(result) : "v"(weights), "v"(x));  // the intrinsic needs another target
+    sums = result;
   } else {
     sums += weights * x;
   }
@@ -213,27 +215,25 @@ LORA_TRAIN_INLINE void outputs(const Call<Product>& call, std::int64_t n) {
 constexpr std::int64_t kMaxStreamedRows = 4;
 constexpr std::int64_t kBlockRows = 16, kChunk = 256;
 template <class Vector>
-constexpr int kPanelOutputs = sizeof(Vector) == 64 ? 4 : 3;  // times two rows and two sums: they fit the registers
-template <class Vector>
-constexpr std::int64_t kBlockOutputs = 4 * kPanelOutputs<Vector>;
+constexpr int kBlockOutputs = sizeof(Vector) == 64 ? 6 : 3;  // times two rows and two sums: they fit the registers
 
 /// The two sums of each output and row of a block.
-template <class Vector>
-using BlockSums = Vector[kBlockOutputs<Vector>][kBlockRows][2];
+template <class Vector, int kTileOutputs>
+using BlockSums = Vector[kTileOutputs][kBlockRows][2];
 
-/// Rows of words of a panel's weights or of the packed x, `stride` apart.
+/// Rows of words of a block's weights or of the packed x, `stride` apart.
 struct ChunkRows {
   const float* data;
   std::int64_t stride;
 };
 
-/// Adds `num_steps` steps to the sums of kTileOutputs x kTileRows, from output `output` and row `row` of the block.
-template <class W, int kTileOutputs, int kTileRows, class Vector>
-LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t num_steps, BlockSums<Vector>& block,
-                                 std::int64_t output, std::int64_t row) {
+/// Adds `num_steps` steps to the sums of rows [row, row + kTileRows) of the block.
+template <class W, int kTileRows, class Vector, int kTileOutputs>
+LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t num_steps,
+                                 BlockSums<Vector, kTileOutputs>& block, std::int64_t row) {
   Vector sums[kTileOutputs][kTileRows][2];
 #pragma GCC unroll 8
-  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(sums[o], block[output + o][row], sizeof sums[o]);
+  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(sums[o], block[o][row], sizeof sums[o]);
   for (std::int64_t step = 0; step < num_steps; ++step) {
 #pragma GCC unroll 2
     for (std::int64_t half = 0; half < 2; ++half) {
@@ -252,7 +252,7 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
     }
   }
 #pragma GCC unroll 8
-  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(block[output + o][row], sums[o], sizeof sums[o]);
+  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(block[o][row], sums[o], sizeof sums[o]);
 }
 
 /// A chunk of weights as words in the order of the packed x, padded with zeros to whole steps.
@@ -273,19 +273,14 @@ LORA_TRAIN_INLINE void pack_chunk(const W* from, std::int64_t count, float* to) 
   pack_step(tail, k);
 }
 
-/// Outputs and rows that share sums: outputs [n, n + num_outputs) of rows [m, m + num_rows).
-struct Block {
-  std::int64_t n, num_outputs, m, num_rows;
-};
-
-/// Adds features [k, k + kChunk) to kTileOutputs outputs, from output `output` of the block, of all its rows.
-template <int kTileOutputs, class Vector, class Product>
-LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std::int64_t output, std::int64_t k,
-                             BlockSums<Vector>& sums) {
+/// Adds features [k, k + kChunk) to outputs [n, n + kTileOutputs) of rows [m, m + num_rows).
+template <class Vector, int kTileOutputs, class Product>
+LORA_TRAIN_INLINE void add_features(const Call<Product>& call, std::int64_t n, std::int64_t m, std::int64_t num_rows,
+                                    std::int64_t k, BlockSums<Vector, kTileOutputs>& sums) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
   using W = typename Product::Weight;
   const Product& p = call.p;
-  const W* const from = p.weight[block.n + output] + k;
+  const W* const from = p.weight[n] + k;
   const std::int64_t count = std::min(kChunk, p.K - k), num_steps = (count + kStep - 1) / kStep;
   CacheLine packed[kTileOutputs][kChunk / kLine<float>];
   ChunkRows weights{packed[0][0].values, kChunk};
@@ -294,7 +289,7 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
   } else {
     for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
   }
-  // Meanwhile prefetches the weights of the next panel, one output per tile of rows: more at once would block loads.
+  // Meanwhile prefetches the weights of the next block, one output per tile of rows: more at once would block loads.
   int num_fetched = 0;
   const auto fetch = [&](int end) {
     for (; num_fetched < end; ++num_fetched) {
@@ -303,41 +298,37 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
     }
   };
   std::int64_t row = 0;
-  for (; row + 2 <= block.num_rows; row += 2) {
+  for (; row + 2 <= num_rows; row += 2) {
     fetch(std::min(num_fetched + 1, kTileOutputs));
-    add_chunk<W, kTileOutputs, 2>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+    add_chunk<W, 2>(weights, {call.x.row(m + row) + k, call.x.stride}, num_steps, sums, row);
   }
   fetch(kTileOutputs);
-  if (row == block.num_rows) return;
-  add_chunk<W, kTileOutputs, 1>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+  if (row == num_rows) return;
+  add_chunk<W, 1>(weights, {call.x.row(m + row) + k, call.x.stride}, num_steps, sums, row);
 }
 
-template <class Vector, class Product>
-LORA_TRAIN_INLINE void add_block(const Call<Product>& call, const Block& block) {
-  constexpr int kTile = kPanelOutputs<Vector>;
-  BlockSums<Vector> sums = {};
-  for (std::int64_t k = 0; k < call.p.K; k += kChunk) {
-    std::int64_t o = 0;
-    for (; o + kTile <= block.num_outputs; o += kTile) panel<kTile, Vector>(call, block, o, k, sums);
-    for (; o < block.num_outputs; ++o) panel<1, Vector>(call, block, o, k, sums);
-  }
-  for (std::int64_t r = 0; r < block.num_rows; ++r) {
-    for (std::int64_t o = 0; o < block.num_outputs; ++o) {
-      finish(call.p, block.n + o, block.m + r, sums[o][r][0], sums[o][r][1]);
+/// Outputs [n, n + kTileOutputs) of all rows.
+template <class Vector, int kTileOutputs, class Product>
+LORA_TRAIN_INLINE void blocks(const Call<Product>& call, std::int64_t n) {
+  for (std::int64_t m = 0; m < call.p.M; m += kBlockRows) {
+    const std::int64_t num_rows = std::min(kBlockRows, call.p.M - m);
+    BlockSums<Vector, kTileOutputs> sums = {};
+    for (std::int64_t k = 0; k < call.p.K; k += kChunk) {
+      add_features<Vector, kTileOutputs>(call, n, m, num_rows, k, sums);
+    }
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      for (std::int64_t o = 0; o < kTileOutputs; ++o) finish(call.p, n + o, m + r, sums[o][r][0], sums[o][r][1]);
     }
   }
 }
 
 template <class Vector, class Product>
 LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
-  const std::int64_t M = call.p.M;
   std::int64_t n = begin;
-  if (M > kMaxStreamedRows) {
-    for (; n < end; n += kBlockOutputs<Vector>) {
-      for (std::int64_t m = 0; m < M; m += kBlockRows) {
-        add_block<Vector>(call, {n, std::min(kBlockOutputs<Vector>, end - n), m, std::min(kBlockRows, M - m)});
-      }
-    }
+  if (call.p.M > kMaxStreamedRows) {
+    constexpr int kTile = kBlockOutputs<Vector>;
+    for (; n + kTile <= end; n += kTile) blocks<Vector, kTile>(call, n);
+    for (; n < end; ++n) blocks<Vector, 1>(call, n);
     return;
   }
   for (; n + kOutputs <= end; n += kOutputs) outputs<Vector, kOutputs>(call, n);
@@ -366,7 +357,8 @@ Rows<const Bf16Pair> pairs(Rows<const Bf16> rows) {
 /// False if it does not apply.
 template <class Y>
 bool run_pairs(const SkinnyGemm<Bf16, Bf16, Y>& p) {
-  if (!kMultipliesPairs || !has_avx512() || p.K % 2 != 0 || p.x.stride % 2 != 0 || p.weight.stride % 2 != 0) return false;
+  if (!kMultipliesPairs || !has_avx512() || p.K % 2 != 0 || p.x.stride % 2 != 0 || p.weight.stride % 2 != 0)
+    return false;
   run<MachineV4>(SkinnyGemm<Bf16Pair, Bf16Pair, Y>{pairs(p.x), pairs(p.weight), p.bias, p.residual, p.y, p.alpha, p.M,
                                                    p.N, p.K / 2});
   return true;
