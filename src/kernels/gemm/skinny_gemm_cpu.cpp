@@ -1,5 +1,6 @@
 // Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for
-// any number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
+// any number of rows. Up to four rows cost little more than reading the weights: they are streamed, an output at a time
+// where x stays in the first cache, as memory is fastest in one stream, else four outputs at a time. With more rows,
 // arithmetic dominates: a few outputs of a block of rows go through K in chunks that stay in the first cache.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to
 // match. Beside a bf16 x on a processor that multiplies pairs (AVX512-BF16), a word is an element.
@@ -199,20 +200,33 @@ LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int6
   }
 }
 
-/// Outputs [n, n + kTileOutputs) of all rows, if these are few.
-template <class Vector, int kTileOutputs, class Product>
+constexpr std::int64_t kMaxStreamedRows = 4;
+constexpr std::int64_t kNearWords = 4096;  // half of a small first cache
+
+/// Output n of all rows.
+template <class Vector, class Product>
+LORA_TRAIN_INLINE void output(const Call<Product>& call, std::int64_t n) {
+  switch (call.p.M) {
+    case 1: return tile<Vector, 1, 1, false>(call, n, 0);
+    case 2: return tile<Vector, 1, 2, false>(call, n, 0);
+    case 3: return tile<Vector, 1, 3, false>(call, n, 0);
+    default: return tile<Vector, 1, kMaxStreamedRows, false>(call, n, 0);
+  }
+}
+
+/// Outputs [n, n + kOutputs) of all rows.
+template <class Vector, class Product>
 LORA_TRAIN_INLINE void outputs(const Call<Product>& call, std::int64_t n) {
   const std::int64_t M = call.p.M;
-  if (M == 1) return tile<Vector, kTileOutputs, 1, true>(call, n, 0);
-  tile<Vector, kTileOutputs, 2, true>(call, n, 0);
+  if (M == 1) return tile<Vector, kOutputs, 1, true>(call, n, 0);
+  tile<Vector, kOutputs, 2, true>(call, n, 0);
   std::int64_t m = 2;
-  for (; m + 2 <= M; m += 2) tile<Vector, kTileOutputs, 2, false>(call, n, m);
-  if (m < M) tile<Vector, kTileOutputs, 1, false>(call, n, m);
+  for (; m + 2 <= M; m += 2) tile<Vector, kOutputs, 2, false>(call, n, m);
+  if (m < M) tile<Vector, kOutputs, 1, false>(call, n, m);
 }
 
 // More rows.
 
-constexpr std::int64_t kMaxStreamedRows = 4;
 constexpr std::int64_t kBlockRows = 16, kChunk = 256;
 template <class Vector>
 constexpr int kBlockOutputs = sizeof(Vector) == 64 ? 6 : 3;  // times two rows and two sums: they fit the registers
@@ -331,8 +345,12 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
     for (; n < end; ++n) blocks<Vector, 1>(call, n);
     return;
   }
-  for (; n + kOutputs <= end; n += kOutputs) outputs<Vector, kOutputs>(call, n);
-  for (; n < end; ++n) outputs<Vector, 1>(call, n);
+  const bool is_near =
+      kLanes<Vector> > 4 && call.p.M * call.x.stride <= kNearWords;  // short vectors would wait for sums
+  if (!is_near) {
+    for (; n + kOutputs <= end; n += kOutputs) outputs<Vector>(call, n);
+  }
+  for (; n < end; ++n) output<Vector>(call, n);
 }
 
 template <class Machine, class X, class W, class Y>
