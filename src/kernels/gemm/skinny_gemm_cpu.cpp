@@ -11,6 +11,7 @@
 #include "gemm_parts.h"
 #include "launch/elements.h"
 #include "launch/machine.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
@@ -27,13 +28,13 @@ struct alignas(64) CacheLine {
   float values[16];
 };
 
-/// Two values that follow each other in K. Only with MachineV4 and kMultipliesPairs.
+/// Two values that follow each other in K. Only with MachineV4 and kHasAvx512Bf16.
 struct Bf16Pair {
   Bf16 values[2];
 };
 
-/// x as words [M, stride], fp32 or pairs, padded with zeros to whole steps; in a step of 2 * lanes elements, the first half goes with
-/// the first vector of sums.
+/// x as words [M, stride], fp32 or pairs, padded with zeros to whole steps; in a step of 2 * lanes elements, the first
+/// half goes with the first vector of sums.
 struct PackedRows {
   std::vector<CacheLine> lines;            // aligned: a vector across two lines is loaded in two accesses
   std::int64_t stride = 0, num_steps = 0;  ///< whole steps of K
@@ -66,8 +67,8 @@ PackedRows pack(Rows<const X> x, std::int64_t M, std::int64_t K, std::int64_t la
   const std::int64_t step = 2 * lanes;
   PackedRows packed;
   packed.num_steps = K / step;
-  packed.stride = (K + step - 1) / step * step;
-  packed.lines.resize(static_cast<std::size_t>((M * packed.stride + kLine<float> - 1) / kLine<float>));
+  packed.stride = round_up(K, step);
+  packed.lines.resize(static_cast<std::size_t>(ceil_div(M * packed.stride, kLine<float>)));
   for (std::int64_t m = 0; m < M; ++m) {
     float* const row = packed.row(m);
     for (std::int64_t begin = 0; begin < K; begin += step) {
@@ -295,7 +296,7 @@ LORA_TRAIN_INLINE void add_features(const Call<Product>& call, std::int64_t n, s
   using W = typename Product::Weight;
   const Product& p = call.p;
   const W* const from = p.weight[n] + k;
-  const std::int64_t count = std::min(kChunk, p.K - k), num_steps = (count + kStep - 1) / kStep;
+  const std::int64_t count = std::min(kChunk, p.K - k), num_steps = ceil_div(count, kStep);
   CacheLine packed[kTileOutputs][kChunk / kLine<float>];
   ChunkRows weights{packed[0][0].values, kChunk};
   if (sizeof(W) == sizeof(float) && count % kStep == 0) {
@@ -345,8 +346,8 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
     for (; n < end; ++n) blocks<Vector, 1>(call, n);
     return;
   }
-  const bool is_near =
-      kLanes<Vector> > 4 && call.p.M * call.x.stride <= kNearWords;  // short vectors would wait for sums
+  // With vectors of four, the few sums of one output would be waited for.
+  const bool is_near = kLanes<Vector> > 4 && call.p.M * call.x.stride <= kNearWords;
   if (!is_near) {
     for (; n + kOutputs <= end; n += kOutputs) outputs<Vector>(call, n);
   }
@@ -356,7 +357,7 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
 template <class Machine, class X, class W, class Y>
 void run(const SkinnyGemm<X, W, Y>& p) {
   using Vector = typename Machine::Vector;
-  const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
+  const std::int64_t num_tiles = ceil_div(p.N, kOutputs);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
   const PackedRows x = pack<W>(p.x, p.M, p.K, kLanes<Vector>);
   const Call<SkinnyGemm<X, W, Y>> call{p, x};
@@ -366,8 +367,6 @@ void run(const SkinnyGemm<X, W, Y>& p) {
 }
 
 #if defined(__x86_64__)
-const bool kMultipliesPairs = __builtin_cpu_supports("avx512bf16");
-
 Rows<const Bf16Pair> pairs(Rows<const Bf16> rows) {
   return {reinterpret_cast<const Bf16Pair*>(rows.data), rows.stride / 2};
 }
@@ -375,8 +374,9 @@ Rows<const Bf16Pair> pairs(Rows<const Bf16> rows) {
 /// False if it does not apply.
 template <class Y>
 bool run_pairs(const SkinnyGemm<Bf16, Bf16, Y>& p) {
-  if (!kMultipliesPairs || !has_avx512() || p.K % 2 != 0 || p.x.stride % 2 != 0 || p.weight.stride % 2 != 0)
-    return false;
+  const bool applies =
+      kHasAvx512Bf16 && has_avx512() && p.K % 2 == 0 && p.x.stride % 2 == 0 && p.weight.stride % 2 == 0;
+  if (!applies) return false;
   run<MachineV4>(SkinnyGemm<Bf16Pair, Bf16Pair, Y>{pairs(p.x), pairs(p.weight), p.bias, p.residual, p.y, p.alpha, p.M,
                                                    p.N, p.K / 2});
   return true;

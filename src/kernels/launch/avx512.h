@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launch/elements.h"
+#include "launch/machine.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -50,11 +51,9 @@ LORA_TRAIN_V4_INLINE __m512 masked_load16(const Bf16* p, __mmask16 lanes) {
 
 LORA_TRAIN_V4_INLINE void store16(float* p, __m512 values) { _mm512_storeu_ps(p, values); }
 
-inline const bool kConvertsToBf16 = __builtin_cpu_supports("avx512bf16");
-
 /// Rounded like to_bf16, except that a conversion by the processor takes denormals as 0.
 LORA_TRAIN_V4_INLINE __m256i bf16_of(__m512 values) {
-  if (kConvertsToBf16) {
+  if (kHasAvx512Bf16) {
     __m256i converted;
     asm("vcvtneps2bf16 %1, %0" : "=v"(converted) : "v"(values));  // as the intrinsic needs another target
     return converted;

@@ -19,6 +19,9 @@ struct AnyMachine {
 };
 
 #if defined(__x86_64__)
+/// AVX512-BF16: pairs of bf16 are multiplied, and floats rounded to bf16, by one instruction.
+inline const bool kHasAvx512Bf16 = __builtin_cpu_supports("avx512bf16");
+
 struct MachineV4 {
   typedef float Vector __attribute__((vector_size(64)));
   static constexpr int kRows = 8;

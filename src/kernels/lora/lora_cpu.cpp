@@ -1,5 +1,5 @@
-// bf16 with AVX-512: a packed product. Else reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a
-// tile stay in registers. Threads own columns, so no sum depends on their number.
+// bf16 with AVX-512: a packed product. Else reads the big matrix once, in blocks of rows and tiles of columns; all R
+// sums of a tile stay in registers. Threads own columns, so no sum depends on their number.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
