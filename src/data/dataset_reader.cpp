@@ -3,6 +3,8 @@
 #include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 
 #include "encode/encode_sample.h"
 #include "lora_train/base/error.h"
@@ -33,6 +35,7 @@ struct EncodedExample {
 struct EncodedBlock {
   std::size_t file = 0;
   std::vector<EncodedExample> examples = {};
+  std::set<std::string> unread_columns = {};
 };
 
 struct FileBlock {
@@ -121,6 +124,8 @@ class DatasetReader {
     if (ledger_.thoughts.total() > 0) {
       log_info("{}{} (thinking: {})", name(), ledger_.thoughts.text(), to_string(options_.encode.thinking));
     }
+    if (!unread_columns_.empty())
+      log_info("{}columns not read: {}", name(), join({unread_columns_.begin(), unread_columns_.end()}));
     return {layout_.type, std::move(table), files_, ledger_, fingerprint_, num_system_turns_};
   }
 
@@ -140,7 +145,8 @@ class DatasetReader {
                             options_.max_examples.value_or(-1),
                             encode.vocab_size,
                             encode.teacher != nullptr,
-                            to_string(encode.thinking)};
+                            to_string(encode.thinking),
+                            to_string(encode.null_fields)};
     if (const tokenizer::Tokenizer* tokenizer = encode.tokenizer) {
       parts.push_back({tokenizer->fingerprint(), tokenizer->bos_id().value_or(-1), tokenizer->eos_id().value_or(-1),
                        tokenizer->adds_bos()});
@@ -196,17 +202,34 @@ class DatasetReader {
     for (RawExample& raw : parse_examples(std::move(block.examples))) {
       throw_if_stop_requested();
       EncodedExample& example = out.examples.emplace_back(EncodedExample{std::move(raw)});
-      if (!example.raw.is_bad) encode(example);
+      if (!example.raw.is_bad) encode(example, out.unread_columns);
       example.raw.value = nullptr;
       // A line number does not identify an example if other examples share the line.
       for (std::string* text : {&example.raw.message, &example.sample.not_rendered, &example.sample.empty_answer}) {
         if (!text->empty()) *text = element_prefix(example.raw.element) + *text;
       }
+      split_documents(out.examples);
     }
     return out;
   }
 
-  void encode(EncodedExample& example) const {
+  /// An example that another tool has packed becomes one per document.
+  static void split_documents(std::vector<EncodedExample>& examples) {
+    if (examples.back().sample.documents.size() < 2) return;
+    const EncodedExample packed = std::move(examples.back());
+    const std::vector<std::size_t>& firsts = packed.sample.documents;
+    examples.pop_back();
+    for (std::size_t i = 0; i < firsts.size(); ++i) {
+      const std::size_t size = (i + 1 < firsts.size() ? firsts[i + 1] : packed.sample.ids.size()) - firsts[i];
+      const auto part_of = [&](const std::vector<std::int32_t>& values) {
+        const auto part = std::span(values).subspan(firsts[i], size);
+        return std::vector<std::int32_t>(part.begin(), part.end());
+      };
+      examples.push_back({packed.raw, {.ids = part_of(packed.sample.ids), .labels = part_of(packed.sample.labels)}});
+    }
+  }
+
+  void encode(EncodedExample& example, std::set<std::string>& unread) const {
     const Json& value = example.raw.value;
     try {
       const DatasetType type =
@@ -214,8 +237,13 @@ class DatasetReader {
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
       example.sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
-      if (logprobs != nullptr && options_.encode.teacher != nullptr)
-        add_soft_labels(*logprobs, *options_.encode.teacher, example.sample);
+      const bool reads_logprobs = logprobs != nullptr && options_.encode.teacher != nullptr;
+      if (reads_logprobs && example.sample.documents.size() > 1)
+        throw DataError("", "logprobs of an example that is packed already cannot be read; give one example per document");
+      if (reads_logprobs) add_soft_labels(*logprobs, *options_.encode.teacher, example.sample);
+      for (std::string& column : unread_columns(value, type, spec_.field_map)) {
+        if (!reads_logprobs || column != name_in(spec_.field_map, "logprobs")) unread.insert(std::move(column));
+      }
     } catch (const DataError& error) {
       example.raw.refuse(error.where().empty() ? example.raw.where : error.where(), error.message());
     }
@@ -231,7 +259,8 @@ class DatasetReader {
       const bool is_same = example.message == first.message;
       have_same_reason = have_same_reason && is_same;
       if (++others <= kMaxShownBadExamples)
-        list += fmt::format("\n  {}: {}", example.where, is_same ? "the same" : example.message);
+        list += fmt::format("\n  {}: {}", example.where,
+                            is_same ? "the same" : example.message.substr(0, example.message.find('\n')));
     }
     if (others > kMaxShownBadExamples) list += "\n  and " + count_of(others - kMaxShownBadExamples, "more bad example");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.examples.size();
@@ -244,7 +273,8 @@ class DatasetReader {
   }
 
   // Counts and stores the examples of a block; false when max_examples is reached.
-  bool take(const EncodedBlock& block, TokenTableWriter& writer) {
+  bool take(EncodedBlock& block, TokenTableWriter& writer) {
+    unread_columns_.merge(block.unread_columns);
     for (const auto& [raw, sample] : block.examples) {
       ++ledger_.total;
       if (raw.is_bad) {
@@ -254,6 +284,8 @@ class DatasetReader {
       }
       if (!sample.not_rendered.empty()) ledger_.add(LedgerReason::kNotRendered, raw.where, sample.not_rendered);
       if (!sample.empty_answer.empty()) ledger_.add(LedgerReason::kEmptyAnswer, raw.where, sample.empty_answer);
+      if (sample.has_dropped_nulls) ledger_.add(LedgerReason::kNullFields, raw.where);
+      if (sample.has_decoded_arguments) ledger_.add(LedgerReason::kJsonArguments, raw.where);
       ledger_.thoughts.add(sample.thoughts);
       if (sample.ids.empty()) {
         ledger_.add(LedgerReason::kFullyMasked, raw.where, element_prefix(raw.element) + "the example is empty");
@@ -275,6 +307,7 @@ class DatasetReader {
           {static_cast<int>(entry.reason), entry.count, entry.first_source, entry.first_message, entry.more_sources});
     }
     const nlohmann::json all = {{"type", static_cast<int>(layout_.type)},
+                                {"unread_columns", unread_columns_},
                                 {"num_supervised", num_supervised_},
                                 {"num_system_turns", num_system_turns_},
                                 {"total", ledger_.total},
@@ -288,6 +321,7 @@ class DatasetReader {
     layout_.type = static_cast<DatasetType>(all["type"].get<int>());
     num_supervised_ = all["num_supervised"].get<std::int64_t>();
     num_system_turns_ = all["num_system_turns"].get<std::int64_t>();
+    unread_columns_ = all["unread_columns"].get<std::set<std::string>>();
     ledger_.total = all["total"].get<std::int64_t>();
     const auto thoughts = all["thoughts"].get<std::array<std::int64_t, 3>>();
     ledger_.thoughts = {thoughts[0], thoughts[1], thoughts[2]};
@@ -307,6 +341,7 @@ class DatasetReader {
   Ledger ledger_;
   std::string fingerprint_;
   std::int64_t num_supervised_ = 0, num_system_turns_ = 0;
+  std::set<std::string> unread_columns_;
 };
 
 }  // namespace

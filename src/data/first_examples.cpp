@@ -85,7 +85,8 @@ FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExample
   const EncodeOptions encode{.tokenizer = options.tokenizer,
                              .chat_template = options.chat_template,
                              .loss_on = options.loss_on,
-                             .thinking = options.thinking};
+                             .thinking = options.thinking,
+                             .null_fields = spec.null_fields};
   const auto look_at = [&](const Json& value) {
     if (found.type == DatasetType::kAuto) {
       Detection layout = detect_layout(value, spec.field_map);

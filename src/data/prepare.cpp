@@ -37,6 +37,7 @@ std::string fingerprint_of(const DataSection& section, const DataContext& contex
   for (const DatasetSpec& spec : section.datasets) {
     parts += "|" + to_string(spec.type);
     if (spec.max_samples) parts += fmt::format(",first {}", *spec.max_samples);
+    if (spec.null_fields != NullFields::kDrop) parts += ",null_fields " + to_string(spec.null_fields);
     for (const auto& [ours, theirs] : spec.field_map) {
       parts += fmt::format(",{}={}", ours, theirs);
     }
@@ -275,7 +276,7 @@ class Preparation {
     LoadedDataset loaded =
         load_dataset(spec, key,
                      {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size,
-                       use == DatasetUse::kTraining ? teacher_.get() : nullptr, section_.thinking},
+                       use == DatasetUse::kTraining ? teacher_.get() : nullptr, section_.thinking, spec.null_fields},
                       section_.on_bad_row,
                       max_examples,
                       num_threads(context_),

@@ -169,6 +169,8 @@ const EntryMembers<DatasetSpec>& dataset_members() {
     all.push_back(member_of("weight", &DatasetSpec::weight, read_weight, number_value));
     all.push_back(member_of("name", &DatasetSpec::name, read_text, text_value));
     all.push_back(member_of("max_samples", &DatasetSpec::max_samples, read_count, write_count));
+    all.push_back(
+        member_of("null_fields", &DatasetSpec::null_fields, read_choice<NullFields>, write_choice<NullFields>));
     return all;
   }();
   return members;

@@ -15,13 +15,15 @@ struct ReasonText {
   bool is_lost;
 };
 
-constexpr std::array<ReasonText, 10> kReasons = {{
+constexpr std::array<ReasonText, 12> kReasons = {{
     {"bad_row", "malformed, dropped (on_bad_row: drop)", true},
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
     {"not_rendered", "the chat template left out part of the chat", false},
     {"empty_answer", "a trained answer is empty: only its end is learned", false},
+    {"null_fields", "null members of messages or tools, left out (null_fields: keep keeps them)", false},
+    {"json_arguments", "arguments of tool calls are JSON text, decoded for the template", false},
     {"duplicate", "the same as an earlier example", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
     {"dropped_duplicate", "the same as an earlier example, dropped (drop_duplicates: true)", true},

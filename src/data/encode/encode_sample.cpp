@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 
+#include "encode/template_form.h"
 #include "encode/thinking.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -194,18 +195,40 @@ std::string describe(const tokenizer::Omission& omission, const std::vector<toke
                      omission.field, messages[static_cast<std::size_t>(omission.message)].role);
 }
 
+/// Refuses a chat of which the template leaves out a turn with a role that not every template knows.
+void refuse_lost_roles(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
+  constexpr std::string_view kCommon[] = {"system", "user", "assistant", "tool"};
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    const std::string& role = chat.messages[i].role;
+    if (std::ranges::count(kCommon, role) > 0 || !is_lost(rendered, i, "content")) continue;
+    throw DataError("",
+                    "messages[{}] has the role {}, and the chat template leaves such turns out. Give them another "
+                    "role with field_map: {{{}: {}}}, or set chat_template to a template that writes them",
+                    i, role, role == "developer" ? "system" : "tool", role);
+  }
+}
+
+const tokenizer::ChatTemplate& template_of(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
+  return chat.tools_json.empty() ? chat_template : chat_template.for_tools();
+}
+
 EncodedSample encode(const ChatSample& given, const EncodeOptions& options) {
-  const ChatSample chat = with_thinking(given, *options.chat_template, options.thinking);
-  const tokenizer::RenderedChat rendered = render(chat, *options.chat_template);
+  const tokenizer::ChatTemplate& chat_template = template_of(given, *options.chat_template);
+  const TemplateForm form = template_form(given, chat_template, options.null_fields);
+  const ChatSample chat = with_thinking(form.chat, chat_template, options.thinking);
+  const tokenizer::RenderedChat rendered = render(chat, chat_template);
+  refuse_lost_roles(chat, rendered);
   auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
   EncodedSample out;
-  out.thoughts = count_thoughts(given, chat, rendered, options.thinking);
+  out.thoughts = count_thoughts(form.chat, chat, rendered, options.thinking);
+  out.has_dropped_nulls = form.has_dropped_nulls;
+  out.has_decoded_arguments = form.has_decoded_arguments;
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
   out.empty_answer = first_empty_answer(chat, rendered, options.loss_on);
   if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
-  out.has_system_turn = std::ranges::any_of(chat.messages, [](const auto& turn) { return turn.role == "system"; });
+  out.has_system_turn = std::ranges::any_of(chat.messages, [](const auto& turn) { return turn.role == "system" || turn.role == "developer"; });
   return out;
 }
 
@@ -233,7 +256,9 @@ EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
     throw DataError("",
                     "\"labels\" is missing; add labels (-100 = not trained), or set loss_on: all to train every token");
   }
-  return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels};
+  return {.ids = tokens.ids,
+          .labels = options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels,
+          .documents = tokens.documents};
 }
 
 void check_ids(const std::vector<std::int32_t>& values, const char* field, const EncodeOptions& options) {
@@ -403,8 +428,10 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
       throw DataError("", "the example has its own system message; remove --system");
     given.messages.insert(given.messages.begin(), {"system", options.system});
   }
-  const ChatSample passed = with_thinking(given, *options.chat_template, options.thinking);
-  const auto rendered = options.chat_template->render(
+  const tokenizer::ChatTemplate& chat_template = template_of(given, *options.chat_template);
+  given = template_form(std::move(given), chat_template, NullFields::kDrop).chat;
+  const ChatSample passed = with_thinking(given, chat_template, options.thinking);
+  const auto rendered = chat_template.render(
       passed.messages,
       {.add_generation_prompt = true, .tools_json = passed.tools_json, .kwargs_json = passed.kwargs_json});
   count_thoughts(given, passed, rendered, options.thinking);

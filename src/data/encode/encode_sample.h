@@ -29,6 +29,7 @@ struct EncodeOptions {
   std::int64_t vocab_size = 0;                 ///< ids must be below it; 0 = not checked
   const TeacherVocabulary* teacher = nullptr;  ///< null: ignores soft labels in examples
   Thinking thinking = Thinking::kTemplate;
+  NullFields null_fields = NullFields::kDrop;
 };
 
 struct EncodedSample {
@@ -40,7 +41,8 @@ struct EncodedSample {
   std::vector<float> soft_log_probs = {};
   std::string not_rendered = {};  ///< the first part that the template left out, "messages[0].content (system)"
   std::string empty_answer = {};  ///< the first trained answer without content, "messages[1]" or "completion"
-  bool has_system_turn = false;
+  bool has_system_turn = false, has_dropped_nulls = false, has_decoded_arguments = false;
+  std::vector<std::size_t> documents = {};  ///< first tokens, as in TokenSample
   ThoughtCounts thoughts = {};
 };
 

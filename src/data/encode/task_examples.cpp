@@ -176,7 +176,8 @@ std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::op
   const EncodeOptions options{.tokenizer = context.tokenizer,
                               .chat_template = context.chat_template,
                               .vocab_size = context.vocab_size,
-                              .thinking = thinking};
+                              .thinking = thinking,
+                              .null_fields = spec.null_fields};
   const PromptOptions prompts{context.tokenizer, context.chat_template, false, {}, thinking};
   const ExampleEncoder encoder(prompts, spec.field_map, context.max_position_embeddings);
   DatasetType type = spec.type;  // of all examples, once known
@@ -185,6 +186,7 @@ std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::op
     if (type == DatasetType::kAuto) type = detect_layout(value, spec.field_map).type;
     check_loss_on(type, options);
     EncodedSample sample = encode_sample(parse_example(value, type, spec.field_map), options);
+    if (sample.documents.size() > 1) throw DataError("", "is packed already; a task needs one example per document");
     const auto [begin, end] = answer_span(sample.labels);
     if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
     if (begin == 0) {

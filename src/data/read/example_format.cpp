@@ -18,7 +18,7 @@ struct RoleName {
   std::string_view theirs, ours;
   bool is_known = true;
 };
-constexpr std::array<RoleName, 12> kRoleNames = {{{"human", "user"},
+constexpr std::array<RoleName, 15> kRoleNames = {{{"human", "user"},
                                                   {"user", "user"},
                                                   {"gpt", "assistant"},
                                                   {"assistant", "assistant"},
@@ -26,6 +26,9 @@ constexpr std::array<RoleName, 12> kRoleNames = {{{"human", "user"},
                                                   {"tool", "tool"},
                                                   {"observation", "tool"},
                                                   {"function_response", "tool"},
+                                                  {"developer", "developer"},
+                                                  {"ipython", "ipython"},
+                                                  {"environment", "environment"},
                                                   {"bot", "assistant", false},
                                                   {"model", "assistant", false},
                                                   {"ai", "assistant", false},
@@ -49,14 +52,14 @@ decltype(auto) named(const std::string& place, Read read) {
 }
 
 RoleName find_role(const std::string& theirs) {
-  const auto found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
+  const auto* const found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
   return found == kRoleNames.end() ? RoleName{{}, {}, false} : *found;
 }
 
 // Our role for the name in the example, or function_call; empty if the name is unknown.
 std::string role_of(const std::string& name, const MessageList& list) {
   std::string theirs = name;
-  for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
+  for (const char* ours : {"system", "user", "assistant", "tool", "function_call"}) {
     if (const auto found = list.map.find(ours); found != list.map.end() && found->second == name) {
       theirs = ours;
       break;
@@ -75,7 +78,7 @@ std::string role_of(const std::string& name, const MessageList& list) {
     const Json* const role = message.is_object() ? optional_field(message, list.map, role_field) : nullptr;
     if (role == nullptr || !role->is_string()) continue;
     const auto name = role->get<std::string>();
-    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours(find_role(name).ours);
+    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours(find_role(lower_case(name)).ours);
     if (!role_of(name, list).empty() || std::ranges::count(unknown, shown) > 0) continue;
     unknown.push_back(shown);
     if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
@@ -161,22 +164,31 @@ bool may_lack_content(const Json& value, const std::string& role) {
 
 constexpr const char* kOnlyText = "only text is trained: leave the example out, or put a description in its place";
 
-/// Refuses a content of parts that holds anything but text.
-void refuse_media_parts(const Json& content, const std::string& place) {
-  if (!content.is_array()) return;
+/// The text of a content: a string, or a list of parts {"type": "text", "text": ...}. Refuses other parts.
+std::string content_of(const Json& content, const std::string& place) {
+  if (!content.is_array()) return string_of(content, place);
+  std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
-    const std::string type = content[i].is_object() ? content[i].value("type", Json("text")).dump() : "\"text\"";
-    if (type != "\"text\"") throw DataError("", "{}[{}] has the type {}; {}", place, i, printable(type, 40), kOnlyText);
+    const std::string part = fmt::format("{}[{}]", place, i);
+    if (!content[i].is_object()) wrong_type(part, content[i], "a part {\"type\": \"text\", \"text\": ...}");
+    const std::string type = content[i].value("type", Json("text")).dump();
+    if (type != "\"text\"") throw DataError("", "{} has the type {}; {}", part, printable(type, 40), kOnlyText);
+    text += string_of(content[i].value("text", Json()), part + ".text");
   }
+  return text;
 }
 
-/// Refuses an example with images, audio or video in a column that nothing else reads. Tables write null or an empty
-/// list for none.
+/// True for what tables write where there is no value: null, "", and lists and objects of nothing else.
+bool is_nothing(const Json& value) {
+  return value.is_structured() ? std::ranges::all_of(value, is_nothing) : value.is_null() || value == "";
+}
+
+/// Refuses an example with images, audio or video in a column that nothing else reads.
 void refuse_media_columns(const Json& example, const FieldMap& map) {
   for (const char* column : {"image", "images", "audio", "audios", "video", "videos"}) {
     const auto found = example.find(column);
     const bool is_read = std::ranges::any_of(map, [&](const auto& field) { return field.second == column; });
-    if (found == example.end() || is_read || found->empty() || *found == "") continue;
+    if (found == example.end() || is_read || is_nothing(*found)) continue;
     throw DataError("", "\"{}\" is not empty; {}. If the text stands without it, remove the column", column, kOnlyText);
   }
 }
@@ -203,9 +215,9 @@ Message parse_message(const Json& value, const MessageList& list, const std::str
     const std::string& text = string_of(field_of(content_field), content_place);
     calls = named(place, [&] { return tool_calls_of(text, keys.content); });
   } else if (optional_field(value, list.map, content_field) != nullptr || !may_lack_content(value, message.role)) {
-    refuse_media_parts(field_of(content_field), content_place);
-    message.content = string_of(field_of(content_field), content_place);
+    message.content = content_of(field_of(content_field), content_place);
   }
+  refuse_big_integers(value, place);
   message.json = template_json(value, keys, message.role, calls, place);
   return message;
 }
@@ -230,11 +242,14 @@ std::string json_text(const Json& example, const FieldMap& map, const char* fiel
   if (is_list ? !parsed.is_array() : !parsed.is_object()) {
     wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
   }
+  refuse_big_integers(parsed, field);
   return parsed.empty() ? std::string() : parsed.dump();
 }
 
 ChatSample with_template_fields(ChatSample sample, const Json& example, const FieldMap& map) {
   sample.tools_json = json_text(example, map, "tools", true);
+  const Json* const tools = optional_field(example, map, "tools");
+  sample.has_tools_text = tools != nullptr && tools->is_string();
   sample.kwargs_json = json_text(example, map, "chat_template_kwargs", false);
   return sample;
 }
@@ -337,20 +352,51 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   return {first - mask.begin(), end - mask.begin()};
 }
 
-void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) {
-  const auto [begin, end] = attended_range(mask);
+std::vector<std::int32_t> part_of(const std::vector<std::int32_t>& list, std::pair<std::size_t, std::size_t> range) {
+  const auto begin = list.begin();
+  return {begin + static_cast<std::ptrdiff_t>(range.first), begin + static_cast<std::ptrdiff_t>(range.second)};
+}
+
+void remove_padding(TokenSample& sample, std::pair<std::size_t, std::size_t> range) {
   for (std::size_t i = 0; i < sample.labels.size(); ++i) {
-    if ((i < begin || i >= end) && sample.labels[i] != kIgnoredLabel) {
+    if ((i < range.first || i >= range.second) && sample.labels[i] != kIgnoredLabel) {
       throw DataError("", "labels[{}] is {} where attention_mask is 0; padding has the label -100", i,
                       sample.labels[i]);
     }
   }
-  for (auto* list : {&sample.ids, &sample.labels}) {
-    if (!list->empty()) {
-      list->assign(list->begin() + static_cast<std::ptrdiff_t>(begin),
-                   list->begin() + static_cast<std::ptrdiff_t>(end));
+  sample.ids = part_of(sample.ids, range);
+  if (!sample.labels.empty()) sample.labels = part_of(sample.labels, range);
+}
+
+constexpr const char* kPackedFields[] = {"position_ids", "seq_idx", "seq_lengths", "cu_seq_lens_q"};
+
+bool is_per_token(std::string_view packed_field) { return packed_field == "position_ids" || packed_field == "seq_idx"; }
+
+/// The first token of each document of an example of `size` tokens, ascending, from one of kPackedFields.
+std::vector<std::size_t> documents_of(const char* field, const std::vector<std::int32_t>& values, std::size_t size) {
+  std::vector<std::size_t> firsts;
+  const std::string_view name = field;
+  if (is_per_token(name)) {
+    const int step = name == "position_ids" ? 1 : 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (i > 0 && values[i] == values[i - 1] + step) continue;
+      if (step == 1 && values[i] != 0)
+        throw DataError("", "position_ids[{}] is {}; the positions of a document count from 0", i, values[i]);
+      firsts.push_back(i);
     }
+    return firsts;
   }
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<std::size_t>(values[i]);
+    const std::size_t next = name == "seq_lengths" ? end + value : value;
+    if (next < end || (i == 0 && name != "seq_lengths" && next != 0))
+      throw DataError("", "{}[{}] is {}; expected 0, then the end of each document, ascending", field, i, value);
+    if (next > end) firsts.push_back(end);
+    end = next;
+  }
+  if (end != size) throw DataError("", "{} describes {} tokens, and input_ids has {}", field, end, size);
+  return firsts;
 }
 
 Sample parse_tokens(const Json& example, const FieldMap& map) {
@@ -361,10 +407,28 @@ Sample parse_tokens(const Json& example, const FieldMap& map) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
   }
+  const std::size_t size = sample.ids.size();
+  std::pair<std::size_t, std::size_t> range{0, size};
   if (const Json* mask = optional_field(example, map, "attention_mask")) {
     const auto values = integers_of(*mask, "attention_mask", 0);
-    require_length("attention_mask", values.size(), sample.ids.size());
-    remove_padding(sample, values);
+    require_length("attention_mask", values.size(), size);
+    range = attended_range(values);
+    remove_padding(sample, range);
+  }
+  std::string first_field;
+  for (const char* field : kPackedFields) {
+    const Json* const given = optional_field(example, map, field);
+    if (given == nullptr) continue;
+    auto values = integers_of(*given, field, 0);
+    if (is_per_token(field)) {
+      require_length(field, values.size(), size);
+      values = part_of(values, range);
+    }
+    auto documents = documents_of(field, values, sample.ids.size());
+    if (!first_field.empty() && documents != sample.documents)
+      throw DataError("", "{} and {} describe different documents; keep one of them", first_field, field);
+    if (first_field.empty()) first_field = field;
+    sample.documents = std::move(documents);
   }
   return sample;
 }
@@ -376,20 +440,31 @@ Sample parse_text(const Json& example, const FieldMap& map) {
 struct Layout {
   DatasetType type;
   std::vector<const char*> keys;  ///< an example with all of these has the layout
+  std::vector<const char*> also;  ///< what else is read of it
   Sample (*parse)(const Json& example, const FieldMap& map);
 };
 
 // The registry: first match wins.
 const std::array<Layout, 6>& layouts() {
   static const std::array<Layout, 6> table = {{
-      {DatasetType::kPretokenized, {"input_ids"}, parse_tokens},
+      {DatasetType::kPretokenized,
+       {"input_ids"},
+       {"labels", "attention_mask", "position_ids", "seq_idx", "seq_lengths", "cu_seq_lens_q"},
+       parse_tokens},
       {DatasetType::kMessages,
        {"messages"},
+       {"tools", "chat_template_kwargs"},
        [](const Json& example, const FieldMap& map) -> Sample { return parse_messages(example, map); }},
-      {DatasetType::kSharegpt, {"conversations"}, parse_sharegpt},
-      {DatasetType::kPromptCompletion, {"prompt", "completion"}, parse_prompt_completion},
-      {DatasetType::kAlpaca, {"instruction", "output"}, parse_alpaca},
-      {DatasetType::kText, {"text"}, parse_text},
+      {DatasetType::kSharegpt, {"conversations"}, {"system", "tools", "chat_template_kwargs"}, parse_sharegpt},
+      {DatasetType::kPromptCompletion,
+       {"prompt", "completion"},
+       {"tools", "chat_template_kwargs"},
+       parse_prompt_completion},
+      {DatasetType::kAlpaca,
+       {"instruction", "output"},
+       {"input", "system", "history", "tools", "chat_template_kwargs"},
+       parse_alpaca},
+      {DatasetType::kText, {"text"}, {}, parse_text},
   }};
   return table;
 }
@@ -407,22 +482,42 @@ bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) 
                      [&](const char* key) { return optional_field(example, map, key) != nullptr; });
 }
 
+[[noreturn]] void refuse_preferences(const std::string& what, const std::string& advice) {
+  throw DataError("", "{}, but preference training is not supported. To train on the {}", what, advice);
+}
+
+/// Advice for examples with chosen and rejected answers: a field_map under which the chosen ones are read.
+std::string map_of_chosen(const Json& example) {
+  const bool is_list = example["chosen"].is_array(), has_prompt = example.contains("prompt");
+  if (has_prompt && example["prompt"].is_array() == is_list) return "{completion: chosen}";
+  return is_list ? "{messages: chosen}" : "{text: chosen}";
+}
+
 [[noreturn]] void no_layout(const Json& example) {
+  if (example.contains("chosen") && example.contains("rejected")) {
+    refuse_preferences(fmt::format("the examples have chosen and rejected answers ({})", key_names(example)),
+                       "chosen answers: field_map: " + map_of_chosen(example) + ".");
+  }
   std::string known;
   for (const Layout& layout : layouts()) {
     known += fmt::format("\n  {}: {}", to_string(layout.type), names_of(layout.keys, {}));
   }
-  if (example.contains("chosen") && example.contains("rejected")) {
-    const bool has_prompt = example.contains("prompt");
-    throw DataError("", "the examples have chosen and rejected answers (" + key_names(example) +
-                            "), but preference training is not supported. To train on the chosen answers: field_map: " +
-                            (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
-                            ".");
-  }
   throw DataError("",
                   "no known layout has the keys of this example ({}). The layouts and their keys are:{}\nMap other "
-                  "names with field_map, for example field_map: {{prompt: question, completion: answer}}.",
+                  "names with field_map, for example field_map: {{instruction: question, output: answer}} for a chat.",
                   example.empty() ? "none" : key_names(example), known);
+}
+
+/// Refuses an example of KTO: an answer with a boolean (in CSV, as text) that says if it is a good one.
+void refuse_labelled(const Json& example) {
+  for (const std::string name : {"label", "kto_tag"}) {
+    const auto label = example.find(name);
+    if (label == example.end() || (name == "label" && !example.contains("completion"))) continue;
+    const std::string text = lower_case(label->is_string() ? label->get<std::string>() : label->dump());
+    if (text != "true" && text != "false") continue;
+    refuse_preferences(fmt::format("the example has a boolean \"{}\", as for KTO", name),
+                       "good answers, leave out the other examples and remove the column.");
+  }
 }
 
 }  // namespace
@@ -461,9 +556,11 @@ void check_field_map(const FieldMap& field_map) {
       "completion", "text",      "input_ids",   "labels",        "attention_mask", "conversations",
       "from",       "value",     "instruction", "input",         "output",         "system",
       "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
-      "user",       "assistant", "tool",        "function_call", "logprobs"};
+      "user",       "assistant", "tool",        "function_call", "logprobs",
+      "loss",       "training",  "trainable",   "masked",        "loss_mask"};
   static const std::vector<std::string> optional = {
-      "train", "weight", "system", "input", "history", "tools", "chat_template_kwargs"};
+      "train",    "weight",    "system", "input",   "history", "tools", "chat_template_kwargs", "loss",
+      "training", "trainable", "masked", "loss_mask"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
@@ -480,6 +577,7 @@ void check_field_map(const FieldMap& field_map) {
 
 Sample parse_example(const Json& example, DatasetType type, const FieldMap& field_map) {
   refuse_media_columns(example, field_map);
+  refuse_labelled(example);
   for (const Layout& layout : layouts()) {
     if (layout.type == type) return layout.parse(example, field_map);
   }
@@ -491,6 +589,20 @@ ChatSample parse_messages(const Json& example, const FieldMap& map, const char* 
   if (map.contains("system")) add_system(sample, example, map);
   parse_list(required(example, map, field), map, field, sample);
   return with_template_fields(std::move(sample), example, map);
+}
+
+std::vector<std::string> unread_columns(const Json& example, DatasetType type, const FieldMap& field_map) {
+  const auto* const layout = std::ranges::find(layouts(), type, &Layout::type);
+  const bool is_text = type == DatasetType::kPromptCompletion && example.contains(name_in(field_map, "prompt")) &&
+                       example[name_in(field_map, "prompt")].is_string();
+  std::vector<std::string> unread;
+  for (const auto& [key, value] : example.items()) {
+    const auto is_key = [&](const char* field) { return name_in(field_map, field) == key; };
+    const bool is_read = std::ranges::any_of(layout->keys, is_key) ||
+                         (!is_text && std::ranges::any_of(layout->also, is_key)) || (field_map.contains("system") && is_key("system"));
+    if (!is_read) unread.push_back(key);
+  }
+  return unread;
 }
 
 bool has_alpaca_input(const Json& message) {

@@ -20,6 +20,7 @@ struct ChatSample {
   std::string tools_json, kwargs_json;  ///< as in RenderOptions
   /// Loss weight per message: 0 = not trained, nullopt = as loss_on says; missing entries are nullopt.
   std::vector<std::optional<float>> weights = {};
+  bool has_tools_text = false;  ///< the tools were JSON text in a string
 };
 
 /// Plain text, to which EOS is added. `prompt` is empty for layout text.
@@ -30,6 +31,7 @@ struct TextSample {
 /// Ids made elsewhere. labels is empty if the example has none. Padding (attention_mask 0) is already removed.
 struct TokenSample {
   std::vector<std::int32_t> ids, labels;
+  std::vector<std::size_t> documents = {};  ///< of an example packed elsewhere: each one's first token; else empty
 };
 
 using Sample = std::variant<ChatSample, TextSample, TokenSample>;
@@ -53,9 +55,12 @@ void check_field_map(const FieldMap& field_map);
 /// is expected.
 Sample parse_example(const Json& example, DatasetType type, const FieldMap& field_map);
 
-/// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template
-/// gets each message as in the example; train and weight also set the weight of its tokens (turn_weight). `field` may
-/// be another one that holds such a list.
+/// The columns of an example that nothing reads in this layout, in its order.
+std::vector<std::string> unread_columns(const Json& example, DatasetType type, const FieldMap& field_map);
+
+/// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool, and developer,
+/// ipython and environment. The template gets each message as in the example; train and weight also set the weight of
+/// its tokens (turn_weight). `field` may be another one that holds such a list.
 ChatSample parse_messages(const Json& example, const FieldMap& map, const char* field = "messages");
 
 /// True if `message`, as passed to a template, has the field `input` of an alpaca example, which is not part of the

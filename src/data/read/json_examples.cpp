@@ -62,12 +62,15 @@ std::string reason_of(std::string what) {
 // The outermost value: an example, an array of examples, or anything.
 enum class Root { kRow, kRows, kValue };
 
+constexpr const char* kBigInteger = "an integer beyond 64 bits";
+
 class ExampleBuilder {
  public:
   using OnExample = std::function<void(JsonExample&&)>;
 
-  ExampleBuilder(std::string_view text, Root root, const OnExample& on_example)
-      : begin_(text.data()), consumed_(text.data()), root_(root), on_example_(on_example) {}
+  /// `given` is the text before quote_constants().
+  ExampleBuilder(std::string_view text, std::string_view given, Root root, const OnExample& on_example)
+      : begin_(text.data()), consumed_(text.data()), given_(given), root_(root), on_example_(on_example) {}
 
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
@@ -83,7 +86,9 @@ class ExampleBuilder {
   bool number_float(Json::number_float_t value, const std::string& text) {
     return scalar(value, text.find_first_of(".eE") != std::string::npos);
   }
-  bool string(std::string& value) { return scalar(std::move(value)); }
+  bool string(std::string& value) {
+    return given_[last_byte()] == '"' ? scalar(std::move(value)) : scalar(nullptr);  // NaN or Infinity
+  }
   bool binary(Json::binary_t&) { return false; }
 
   bool start_object(std::size_t) { return open(Json::object()); }
@@ -155,10 +160,8 @@ class ExampleBuilder {
     check_size();
     if (depth_ == 0 && root_ != Root::kValue) {
       fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
-    } else if (!example_.problem && !is_exact) {
-      fail("an integer beyond 64 bits; write it as a string");
     } else if (!example_.problem) {
-      place(std::move(value));
+      place(is_exact ? std::move(value) : Json::binary({}));
     }
     if (depth_ == 0) end_row();
     return true;
@@ -205,6 +208,7 @@ class ExampleBuilder {
 
   const char* begin_;
   const char* consumed_;
+  std::string_view given_;
   Root root_;
   const OnExample& on_example_;
   bool is_in_root_ = false;
@@ -214,25 +218,40 @@ class ExampleBuilder {
   std::optional<JsonProblem> syntax_problem_;
 };
 
-// nlohmann reports these as "invalid literal".
-std::string explain(std::string_view text, std::size_t offset, const std::string& reason) {
-  const std::string_view rest = text.substr(std::min(offset, text.size()));
-  if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("a") || rest.starts_with("n")) {
-    const std::string_view around = text.substr(offset < 2 ? 0 : offset - 2, 6);
-    if (around.find("NaN") != std::string_view::npos || around.find("Inf") != std::string_view::npos) {
-      return "NaN and Infinity are not JSON; write a number or null";
+/// The text with NaN, Infinity and -Infinity, which the lexer does not know, as strings of their length; empty without
+/// any.
+std::string quote_constants(std::string_view text) {
+  std::string quoted;
+  if (text.find("NaN") == std::string_view::npos && text.find("Infinity") == std::string_view::npos) return quoted;
+  bool is_in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') is_in_string = !is_in_string;
+    if (is_in_string) {
+      at += text[at] == '\\' ? 1 : 0;
+      continue;
+    }
+    for (const std::string_view name : {"NaN", "Infinity", "-Infinity"}) {
+      if (!text.substr(at).starts_with(name)) continue;
+      if (quoted.empty()) quoted = text;
+      quoted[at] = quoted[at + name.size() - 1] = '"';
+      at += name.size() - 1;
     }
   }
-  return "invalid JSON: " + reason;
+  return quoted;
 }
 
-std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder) {
+std::optional<JsonProblem> parse(std::string_view given, Root root, const ExampleBuilder::OnExample& on_example,
+                                 std::optional<JsonProblem>* example_problem = nullptr) {
+  const std::string quoted = quote_constants(given);
+  const std::string_view text = quoted.empty() ? given : quoted;
+  ExampleBuilder builder(text, given, root, on_example);
   const CountingIterator first(text.data(), builder.consumed());
   const CountingIterator last(text.data() + text.size(), builder.consumed());
   const bool is_good = Json::sax_parse(first, last, &builder);
+  if (example_problem != nullptr) *example_problem = builder.example_problem();
   if (!is_good) {
     const JsonProblem& problem = *builder.syntax_problem();
-    return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
+    return JsonProblem{problem.offset, "invalid JSON: " + problem.message};
   }
   // nlohmann treats a NUL byte as the end of the text.
   if (builder.position() > 0 && text[builder.position() - 1] == '\0') {
@@ -243,11 +262,11 @@ std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder)
 
 JsonExample parse_one(std::string_view text, Root root) {
   JsonExample found;
+  std::optional<JsonProblem> last_problem;
   const ExampleBuilder::OnExample keep = [&](JsonExample&& example) { found = std::move(example); };
-  ExampleBuilder builder(text, root, keep);
-  if (auto problem = parse(text, builder)) {
+  if (auto problem = parse(text, root, keep, &last_problem)) {
     // Users should fix the earliest problem first.
-    const auto& earlier = found.problem ? found.problem : builder.example_problem();
+    const auto& earlier = found.problem ? found.problem : last_problem;
     found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
   return found;
@@ -272,8 +291,7 @@ JsonExample parse_json_value(std::string_view text) { return parse_one(text, Roo
 
 std::optional<JsonProblem> parse_json_array(std::string_view text,
                                             const std::function<void(JsonExample&&)>& on_example) {
-  ExampleBuilder builder(text, Root::kRows, on_example);
-  return parse(text, builder);
+  return parse(text, Root::kRows, on_example);
 }
 
 std::string name_in(const FieldMap& map, const std::string& field) {
@@ -304,13 +322,21 @@ const std::string& string_of(const Json& value, const std::string& field) {
 }
 
 void wrong_type(const std::string& field, const Json& value, const std::string& expected) {
-  throw DataError("", "{} is {}, expected {}", field, value.type_name(), expected);
+  throw DataError("", "{} is {}, expected {}", field, value.is_binary() ? kBigInteger : value.type_name(), expected);
+}
+
+void refuse_big_integers(const Json& value, const std::string& field) {
+  if (value.is_binary()) throw DataError("", "{} has {}; write it as a string", field, kBigInteger);
+  for (const Json& item : value) {
+    if (item.is_structured() || item.is_binary()) refuse_big_integers(item, field);
+  }
 }
 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonExample parsed = parse_json_value(text);
   if (parsed.problem)
     throw DataError("", "{} is a string, but its text was rejected: {}", field, parsed.problem->message);
+  refuse_big_integers(parsed.value, field);
   return std::move(parsed.value);
 }
 
@@ -331,20 +357,28 @@ std::string key_names(const Json& example) {
 }
 
 std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place) {
-  const Json* train = optional_field(message, map, "train");
-  const Json* weight = optional_field(message, map, "weight");
+  const Json* const weight = optional_field(message, map, "weight");
   if (!is_unread(map, "train") && optional_field(message, map, "train_detail") != nullptr) {
     throw DataError("",
                     place + ".train_detail is not supported: a turn is trained whole or not at all (train, weight)");
   }
-  if (train != nullptr && !train->is_boolean()) wrong_type(place + ".train", *train, "true or false");
   std::optional<float> value;
+  std::string first = "weight";
   if (weight != nullptr) value = weight_number(*weight, place + ".weight");
-  if (train == nullptr) return value;
-  if (value && train->get<bool>() != (*value > 0)) {
-    throw DataError("", "{}: train is {} and weight is {}; keep one of them", place, train->dump(), weight->dump());
+  for (const char* name : kTurnMarks) {
+    const Json* const mark = optional_field(message, map, name);
+    if (mark == nullptr) continue;
+    const bool is_on = *mark == true || *mark == 1;
+    if (!is_on && *mark != false && *mark != 0) wrong_type(fmt::format("{}.{}", place, name), *mark, "true or false");
+    const bool is_trained = is_on != (std::string_view(name) == "masked");
+    if (value && is_trained != (*value > 0)) {
+      throw DataError("", "{}: {} is {} and {} is {}; keep one of them", place, name, mark->dump(), first,
+                      required(message, map, first).dump());
+    }
+    if (!value) first = name;
+    value = value.value_or(is_trained ? 1.0F : 0.0F);
   }
-  return value.value_or(train->get<bool>() ? 1.0F : 0.0F);
+  return value;
 }
 
 }  // namespace lora_train::data

@@ -1,5 +1,6 @@
 // Parses JSON text into examples with exact places, more strictly than JSON: one object per example, no duplicate keys,
-// bounded depth and size. Also reads the fields of an example.
+// bounded depth and size. NaN and Infinity, which Python writes, are null. An integer beyond 64 bits is a binary value,
+// which every reader of a field refuses. Also reads the fields of an example.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +67,9 @@ const std::string& string_of(const Json& value, const std::string& field);
 /// Throws DataError: "field is a number, expected ...".
 [[noreturn]] void wrong_type(const std::string& field, const Json& value, const std::string& expected);
 
+/// Throws DataError naming `field` for an integer beyond 64 bits anywhere in `value`.
+void refuse_big_integers(const Json& value, const std::string& field);
+
 /// Any JSON value inside a string, parsed as strictly as an example; throws DataError naming `field`.
 Json inner_json(const std::string& text, const std::string& field);
 
@@ -75,8 +79,12 @@ std::string printable(const std::string& text, std::size_t max_bytes);
 /// The first keys of an example for a message: "a, b, c".
 std::string key_names(const Json& example);
 
-/// The loss weight that a message asks for, from its fields train (true, false: 1, 0) and weight (0 or a positive
-/// number); nullopt if both are absent or null. Throws DataError for other values, for a contradiction between the two,
+/// Fields of a message, ours and other trainers', that say if it is trained: true or 1, false or 0. `masked` says the
+/// opposite.
+inline constexpr const char* kTurnMarks[] = {"train", "loss", "training", "trainable", "loss_mask", "masked"};
+
+/// The loss weight that a message asks for, from the first of kTurnMarks that it has (1 or 0) and `weight` (0 or a
+/// positive number); nullopt without any, or if all are null. Throws DataError for other values, for a contradiction,
 /// and for train_detail, which is not supported. `place` names the message: "messages[2]".
 std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place);
 

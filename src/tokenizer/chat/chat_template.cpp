@@ -6,6 +6,7 @@
 #include <cctype>
 #include <ctime>
 #include <iterator>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -117,7 +118,13 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
       const jinja::Field field = jinja::field_named(key);
       if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
       std::string strings;
-      append_strings(value, strings, field == jinja::Field::kToolCalls);
+      if (field == jinja::Field::kContent && value.as_list() != nullptr) {
+        for (const jinja::Value& part : *value.as_list()) {
+          if (const jinja::Value* const words = member(part, "text")) append_strings(*words, strings);
+        }
+      } else {
+        append_strings(value, strings, field == jinja::Field::kToolCalls);
+      }
       const std::string wanted = without_blanks(strings);
       const std::size_t rendered = shown.ink[i][static_cast<std::size_t>(field)];
       if (rendered >= wanted.size()) continue;
@@ -248,9 +255,13 @@ constexpr std::size_t kLargeChatBytes = std::size_t{1} << 20U;
 
 class JinjaChatTemplate final : public ChatTemplate {
  public:
-  JinjaChatTemplate(std::string source, std::string name, const std::filesystem::path& folder)
-      : source_(std::move(source)), name_(std::move(name)), parsed_(jinja::parse(source_, name_)) {
-    std::string identity = source_;
+  JinjaChatTemplate(std::string source, std::string name, const std::filesystem::path& folder,
+                    std::unique_ptr<JinjaChatTemplate> for_tools = nullptr)
+      : source_(std::move(source)),
+        name_(std::move(name)),
+        parsed_(jinja::parse(source_, name_)),
+        for_tools_(std::move(for_tools)) {
+    std::string identity = source_ + (for_tools_ ? for_tools_->source_ : "");
     if (!folder.empty()) {
       for (const auto& [key, token] : read_special_tokens(folder).named) {
         if (token) special_tokens_.set(key, jinja::Value::string(*token));
@@ -287,25 +298,66 @@ class JinjaChatTemplate final : public ChatTemplate {
     return chat;
   }
 
+  bool takes_parts(const std::string& role) const override {
+    std::call_once(is_probed_, [&] { probe(); });
+    return part_roles_.contains(role);
+  }
+
+  bool takes_argument_objects() const override {
+    std::call_once(is_probed_, [&] { probe(); });
+    return takes_argument_objects_;
+  }
+
   const std::string& source() const override { return source_; }
   const std::string& name() const override { return name_; }
+  const ChatTemplate& for_tools() const override { return for_tools_ ? *for_tools_ : *this; }
 
  private:
-  // The text that the template appends to a question when an answer should follow; "" if unknown.
-  std::string find_generation_prompt() const {
-    const std::vector<Message> question = {{"user", "Hi"}};
+  /// What the template writes for a chat; nothing if it refuses it.
+  std::optional<std::string> try_render(const std::vector<Message>& chat, bool with_prompt = false) const {
     try {
-      const auto render_question = [&](bool with_prompt) {
-        const jinja::Dict globals = variables(question, {.add_generation_prompt = with_prompt});
-        return jinja::run(parsed_, globals, name_, {.steps = 20000, .bytes = std::size_t{8} << 20U}).text.bytes();
-      };
-      const std::string without = render_question(false), with = render_question(true);
-      return with.starts_with(without) ? with.substr(without.size()) : std::string();
+      const jinja::Dict globals = variables(chat, {.add_generation_prompt = with_prompt});
+      return jinja::run(parsed_, globals, name_, {.steps = 20000, .bytes = std::size_t{8} << 20U}).text.bytes();
     } catch (const StopError&) {
       throw;
     } catch (const Error&) {
-      return {};  // it refuses this chat, but may accept others
+      return std::nullopt;
     }
+  }
+
+  // Finds out which forms of contents and tool calls the template takes.
+  void probe() const {
+    const std::string text = "A short text.", id = R"("id": "abcdefghi", "type": "function")";
+    const auto call = [&](const std::string& arguments) {
+      return Message{"assistant", "",
+                     R"({"role": "assistant", "content": "", "tool_calls": [{)" + id +
+                         R"(, "function": {"name": "f", "arguments": )" + arguments + "}}]}"};
+    };
+    const Message question{"user", "Hi"};
+    takes_argument_objects_ = try_render({question, call("{}")}) || !try_render({question, call(R"("{}")")});
+    for (const char* role : {"system", "user", "assistant", "tool", "developer", "ipython", "environment"}) {
+      const auto chat_with = [&](const std::string& content) {
+        const Message turn{role, text,
+                           fmt::format(R"({{"role": "{}", "name": "f", "tool_call_id": "abcdefghi", "content": {}}})",
+                                       role, content)};
+        const std::string_view name = role;
+        if (name == "user") return std::vector<Message>{turn};
+        if (name == "assistant") return std::vector<Message>{question, turn};
+        if (name == "tool") return std::vector<Message>{question, call(takes_argument_objects_ ? "{}" : R"("{}")"), turn};
+        return std::vector<Message>{turn, question};
+      };
+      const auto of_parts = try_render(chat_with(R"([{"type": "text", "text": ")" + text + "\"}]"));
+      const auto of_text = try_render(chat_with('"' + text + '"'));
+      if (of_parts && (of_text ? of_parts == of_text : of_parts->find("'type'") == std::string::npos))
+        part_roles_.insert(role);
+    }
+  }
+
+  // The text that the template appends to a question when an answer should follow; "" if unknown.
+  std::string find_generation_prompt() const {
+    const std::vector<Message> question = {{"user", "Hi"}};
+    const auto without = try_render(question), with = try_render(question, /*with_prompt=*/true);
+    return without && with && with->starts_with(*without) ? with->substr(without->size()) : std::string();
   }
 
   static std::size_t chat_bytes(std::span<const Message> messages, const RenderOptions& options) {
@@ -342,34 +394,48 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   std::string source_, name_, generation_prompt_;
   jinja::ParsedTemplate parsed_;
+  std::unique_ptr<JinjaChatTemplate> for_tools_;
   jinja::Dict special_tokens_;
+  mutable std::once_flag is_probed_;
+  mutable std::set<std::string> part_roles_;
+  mutable bool takes_argument_objects_ = true;
 };
 
 // chat_template in tokenizer_config.json: a string, or a list of named templates.
-std::string template_of_config(const JsonPlace& place) {
-  if (!place.value().is_array()) return place.string();
-  std::vector<std::string> names;
+std::optional<std::string> named_template(const JsonPlace& place, const std::string& name) {
+  if (!place.value().is_array()) return name == "default" ? std::optional(place.string()) : std::nullopt;
   for (const JsonPlace& entry : place.elements()) {
-    names.push_back(entry.at("name").string());
-    if (names.back() == "default") return entry.at("template").string();
+    if (entry.at("name").string() == name) return entry.at("template").string();
   }
+  return std::nullopt;
+}
+
+std::string default_template(const JsonPlace& place) {
+  if (auto found = named_template(place, "default")) return *found;
+  std::vector<std::string> names;
+  for (const JsonPlace& entry : place.elements()) names.push_back(entry.at("name").string());
   place.fail("no template named \"default\" among: " + join(names) + "; put the one you want into chat_template.jinja");
 }
 
 }  // namespace
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& folder) {
-  const auto file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(file)) return parse(storage::read_model_file(file), file.string(), folder);
-  if (std::filesystem::exists(config)) {
-    const Json json = parse_json_file(config);
-    if (const auto place = JsonPlace(json, config.string()).find("chat_template")) {
-      return parse(template_of_config(*place), place->where(), folder);
-    }
+  const auto file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json",
+             tool_file = folder / "additional_chat_templates" / "tool_use.jinja";
+  const Json json = fs::exists(config) ? parse_json_file(config) : Json::object();
+  const auto place = JsonPlace(json, config.string()).find("chat_template");
+  const bool has_file = fs::exists(file);
+  if (!has_file && !place) {
+    throw FormatError(folder.string(),
+                      "no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json; set "
+                      "chat_template to a .jinja file");
   }
-  throw FormatError(folder.string(),
-                    "no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json; set "
-                    "chat_template to a .jinja file");
+  std::optional<std::string> tool_use;
+  if (fs::exists(tool_file)) tool_use = storage::read_model_file(tool_file);
+  if (!has_file && !tool_use) tool_use = named_template(*place, "tool_use");
+  return std::make_unique<JinjaChatTemplate>(
+      has_file ? storage::read_model_file(file) : default_template(*place), has_file ? file.string() : place->where(),
+      folder, tool_use ? std::make_unique<JinjaChatTemplate>(*tool_use, "the template tool_use", folder) : nullptr);
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::string name,

@@ -45,6 +45,8 @@ enum class Overlength { kError, kDrop, kTruncate };
 inline Names names_of(Overlength) { return {"error", "drop", "truncate"}; }
 enum class OnBadRow { kError, kDrop };
 inline Names names_of(OnBadRow) { return {"error", "drop"}; }
+enum class NullFields { kDrop, kKeep };
+inline Names names_of(NullFields) { return {"drop", "keep"}; }
 enum class TaskKind { kChoices, kExactMatch, kConfidence };
 inline Names names_of(TaskKind) { return {"choices", "exact_match", "confidence"}; }
 enum class TokenInit { kMean, kDescription, kZeros };
@@ -101,6 +103,7 @@ struct DatasetSpec {
   std::string name;                              ///< in logs and metrics; empty = made from the file name
   std::string split, subset;  ///< of a folder or a Hub dataset; empty = see data/read/dataset_files.h
   std::optional<std::int64_t> max_samples = {};  ///< the first good examples; nullopt = all
+  NullFields null_fields = NullFields::kDrop;    ///< null members of messages, tools and arguments of tool calls
   bool operator==(const DatasetSpec&) const = default;
 };
 

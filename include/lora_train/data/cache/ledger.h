@@ -15,6 +15,8 @@ enum class LedgerReason {
   kFullyMasked,        ///< no label to train on (no assistant turn, or it is in the cut tail)
   kNotRendered,        ///< the chat template left out a message's content; the example is still trained
   kEmptyAnswer,        ///< a trained answer is empty, so only its end is learned; the example is still trained
+  kNullFields,         ///< null members of messages or tools are left out (null_fields)
+  kJsonArguments,      ///< arguments of tool calls are JSON text, decoded for the template
   kDuplicate,          ///< an earlier example of the training data has the same tokens and labels; the example is still
                        ///< trained
   kInValidation,       ///< an evaluation set has the same example; the example is still trained

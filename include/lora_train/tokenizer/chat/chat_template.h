@@ -65,7 +65,8 @@ struct RenderedChat {
 class ChatTemplate {
  public:
   /// Loads chat_template.jinja from the folder, else chat_template from tokenizer_config.json (a string, or the list
-  /// entry named "default"). Throws FormatError (file, line) if there is none or it does not parse.
+  /// entry named "default"). Chats with tools get the template named "tool_use", if there is one: an entry of that list,
+  /// or additional_chat_templates/tool_use.jinja. Throws FormatError (file, line) if there is none or it does not parse.
   static std::unique_ptr<ChatTemplate> load(const std::filesystem::path& folder);
   /// Parses a template given as text; `name` appears in messages. `folder` (may be empty) provides bos_token,
   /// eos_token, ...
@@ -77,6 +78,13 @@ class ChatTemplate {
   /// Throws DataError if the template refuses the chat (raise_exception: its own message) or reads a field that the
   /// chat lacks; where is "template:line". Throws FormatError for unsupported template features.
   virtual RenderedChat render(std::span<const Message> messages, const RenderOptions& options = {}) const = 0;
+
+  /// The template for chats with tools.
+  virtual const ChatTemplate& for_tools() const { return *this; }
+  /// True if the template writes a content of text parts in a message of this role as it writes their text.
+  virtual bool takes_parts(const std::string& /*role*/) const { return false; }
+  /// True if the template writes tool calls whose arguments are an object.
+  virtual bool takes_argument_objects() const { return true; }
 
   /// The template's text and where it was found ("folder/chat_template.jinja").
   virtual const std::string& source() const = 0;
