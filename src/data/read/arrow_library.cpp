@@ -4,6 +4,7 @@
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/util/float16.h>
+#include <arrow/util/utf8.h>
 #include <arrow/visit_array_inline.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/properties.h>
@@ -122,7 +123,14 @@ struct ValueWriter {
     } else if constexpr (arrow::is_time_type<T>::value || arrow::is_decimal_type<T>::value) {
       append_json_string(array.GetScalar(index).ValueOrDie()->ToString(), out);
     } else if constexpr (arrow::has_string_view<T>::value) {
-      append_json_string(array.GetView(index), out);
+      const std::string_view bytes = array.GetView(index);
+      const bool is_text = arrow::is_string_type<T>::value || arrow::is_string_view_type<T>::value ||
+                           arrow::util::ValidateUTF8(bytes);
+      if (is_text) {
+        append_json_string(bytes, out);
+      } else {
+        out += "{\"bytes\":" + std::to_string(bytes.size()) + "}";
+      }
     } else {
       return append_nested(array, index, out);
     }
@@ -297,6 +305,7 @@ std::unique_ptr<Batches> open_batches(const std::string& path) {
 class ArrowRows : public TableRows {
  public:
   explicit ArrowRows(const std::string& path) : batches_(open_batches(path)) {
+    arrow::util::InitializeUTF8();
     for (const auto& field : batches_->schema()->fields()) {
       check_column_type(*field->type(), field->name());
       append_json_string(field->name(), names_.emplace_back());

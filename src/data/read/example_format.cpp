@@ -217,7 +217,7 @@ Message parse_message(const Json& value, const MessageList& list, const std::str
   } else if (optional_field(value, list.map, content_field) != nullptr || !may_lack_content(value, message.role)) {
     message.content = content_of(field_of(content_field), content_place);
   }
-  refuse_big_integers(value, place);
+  refuse_bad_numbers(value, place);
   message.json = template_json(value, keys, message.role, calls, place);
   return message;
 }
@@ -242,7 +242,7 @@ std::string json_text(const Json& example, const FieldMap& map, const char* fiel
   if (is_list ? !parsed.is_array() : !parsed.is_object()) {
     wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
   }
-  refuse_big_integers(parsed, field);
+  refuse_bad_numbers(parsed, field);
   return parsed.empty() ? std::string() : parsed.dump();
 }
 
@@ -490,7 +490,7 @@ bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) 
 std::string map_of_chosen(const Json& example) {
   const bool is_list = example["chosen"].is_array(), has_prompt = example.contains("prompt");
   if (has_prompt && example["prompt"].is_array() == is_list) return "{completion: chosen}";
-  return is_list ? "{messages: chosen}" : "{text: chosen}";
+  return is_list ? "{messages: chosen}, where chosen is a whole chat" : "{text: chosen}";
 }
 
 [[noreturn]] void no_layout(const Json& example) {

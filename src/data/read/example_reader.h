@@ -139,8 +139,9 @@ void require_table_library(const std::filesystem::path& file);
 std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file);
 
 /// The first record names the columns; every further record is an example {"column": "text", ...}. Skips blank lines.
-/// `begin` is the part of `bytes` already read. Throws DataError for a header with missing or duplicate names; a record
-/// with more or fewer fields is a bad example.
+/// `begin` is the part of `bytes` already read. A column without a name is "Unnamed: 0" (its index), as in pandas. Throws
+/// DataError for a header with duplicate names or another separator; a record with more or fewer fields is a bad
+/// example.
 std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
                                         char separator);
 

@@ -62,7 +62,13 @@ std::string reason_of(std::string what) {
 // The outermost value: an example, an array of examples, or anything.
 enum class Root { kRow, kRows, kValue };
 
-constexpr const char* kBigInteger = "an integer beyond 64 bits";
+/// Numbers that JSON or the chat template cannot have are binary values of these subtypes.
+enum BadNumber : std::uint8_t { kBigInteger, kNotFinite };
+
+std::string name_of(const Json& value) {
+  if (!value.is_binary()) return value.type_name();
+  return value.get_binary().subtype() == kBigInteger ? "an integer beyond 64 bits" : "NaN or Infinity";
+}
 
 class ExampleBuilder {
  public:
@@ -87,7 +93,9 @@ class ExampleBuilder {
     return scalar(value, text.find_first_of(".eE") != std::string::npos);
   }
   bool string(std::string& value) {
-    return given_[last_byte()] == '"' ? scalar(std::move(value)) : scalar(nullptr);  // NaN or Infinity
+    if (given_[last_byte()] == '"') return scalar(std::move(value));
+    // NaN or Infinity: in a column of its own, pandas writes it for a missing value.
+    return scalar(depth_ == 1 && root_ != Root::kValue ? Json() : Json::binary({}, kNotFinite));
   }
   bool binary(Json::binary_t&) { return false; }
 
@@ -161,7 +169,7 @@ class ExampleBuilder {
     if (depth_ == 0 && root_ != Root::kValue) {
       fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
     } else if (!example_.problem) {
-      place(is_exact ? std::move(value) : Json::binary({}));
+      place(is_exact ? std::move(value) : Json::binary({}, kBigInteger));
     }
     if (depth_ == 0) end_row();
     return true;
@@ -322,13 +330,13 @@ const std::string& string_of(const Json& value, const std::string& field) {
 }
 
 void wrong_type(const std::string& field, const Json& value, const std::string& expected) {
-  throw DataError("", "{} is {}, expected {}", field, value.is_binary() ? kBigInteger : value.type_name(), expected);
+  throw DataError("", "{} is {}, expected {}", field, name_of(value), expected);
 }
 
-void refuse_big_integers(const Json& value, const std::string& field) {
-  if (value.is_binary()) throw DataError("", "{} has {}; write it as a string", field, kBigInteger);
+void refuse_bad_numbers(const Json& value, const std::string& field) {
+  if (value.is_binary()) throw DataError("", "{} has {}; write a string or null", field, name_of(value));
   for (const Json& item : value) {
-    if (item.is_structured() || item.is_binary()) refuse_big_integers(item, field);
+    if (item.is_structured() || item.is_binary()) refuse_bad_numbers(item, field);
   }
 }
 
@@ -336,7 +344,7 @@ Json inner_json(const std::string& text, const std::string& field) {
   JsonExample parsed = parse_json_value(text);
   if (parsed.problem)
     throw DataError("", "{} is a string, but its text was rejected: {}", field, parsed.problem->message);
-  refuse_big_integers(parsed.value, field);
+  refuse_bad_numbers(parsed.value, field);
   return std::move(parsed.value);
 }
 

@@ -1,6 +1,6 @@
 // Parses JSON text into examples with exact places, more strictly than JSON: one object per example, no duplicate keys,
-// bounded depth and size. NaN and Infinity, which Python writes, are null. An integer beyond 64 bits is a binary value,
-// which every reader of a field refuses. Also reads the fields of an example.
+// bounded depth and size. An integer beyond 64 bits, and NaN and Infinity, which Python writes, stop only what reads
+// them: they are binary values, or null for NaN and Infinity as a whole column. Also reads the fields of an example.
 #pragma once
 
 #include <cstddef>
@@ -67,8 +67,8 @@ const std::string& string_of(const Json& value, const std::string& field);
 /// Throws DataError: "field is a number, expected ...".
 [[noreturn]] void wrong_type(const std::string& field, const Json& value, const std::string& expected);
 
-/// Throws DataError naming `field` for an integer beyond 64 bits anywhere in `value`.
-void refuse_big_integers(const Json& value, const std::string& field);
+/// Throws DataError naming `field` for an integer beyond 64 bits, NaN or Infinity anywhere in `value`.
+void refuse_bad_numbers(const Json& value, const std::string& field);
 
 /// Any JSON value inside a string, parsed as strictly as an example; throws DataError naming `field`.
 Json inner_json(const std::string& text, const std::string& field);

@@ -282,14 +282,21 @@ class CsvReader : public ExampleReader {
     Record record;
     if (!records_.read(record)) return;
     columns_ = std::move(record.fields);
+    for (const auto& [separator, name] : {std::pair{';', "semicolons"}, std::pair{'\t', "tabs"}}) {
+      if (columns_.size() > 1 || columns_.front().find(separator) == std::string::npos) continue;
+      throw DataError(place(file(), record.line, 1),
+                      "the columns are separated by {}, expected commas (.csv) or tabs (.tsv); convert the file: python3 "
+                      "-c \"import pandas; pandas.read_csv('{}', sep='{}').to_csv('rows.csv', index=False)\"",
+                      name, file(), separator == '\t' ? "\\t" : ";");
+    }
     for (std::size_t i = 0; i < columns_.size(); ++i) {
+      // As pandas names its index, and Excel's columns without a title.
+      if (columns_[i].empty()) columns_[i] = fmt::format("Unnamed: {}", i);
       const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
-      if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
+      if (is_double || find_invalid_utf8(columns_[i])) {
         throw DataError(place(file(), record.line, 1),
                         "column {} of the header {}; the first record names the columns, each once", i + 1,
-                        columns_[i].empty() ? "has no name"
-                        : is_double         ? "has a name that occurs twice"
-                                            : "is not valid UTF-8");
+                        is_double ? "has a name that occurs twice" : "is not valid UTF-8");
       }
     }
   }

@@ -21,7 +21,7 @@ class TableRows {
 
 /// Opens a file; its first bytes determine the format. Columns are converted as by datasets' to_json:
 ///   null, booleans, numbers     the same (float: the shortest text that reads back; not finite: null)
-///   strings, dictionaries       text; also binary values, which must be UTF-8 as in a JSON file
+///   strings, dictionaries       text; also binary values that are UTF-8, else {"bytes": their number}
 ///   date, timestamp, duration   milliseconds (since 1970), an integer
 ///   time, decimal               text, "12:30:00", "1.20"
 ///   list, struct, map           array, object, array of [key, value]

@@ -116,7 +116,7 @@ TEST(FieldMapping, LeavesUnreadWhatItHasNoNameFor) {
   EXPECT_EQ(
       map_refusal({{"messages", ""}}),
       "field_map: \"messages\" is null; only these can be left unread: train, weight, system, input, history, tools, "
-      "chat_template_kwargs");
+      "chat_template_kwargs, loss, training, trainable, masked, loss_mask");
 }
 
 TEST(Messages, KeepsRolesContentsOrderAndOtherFields) {
@@ -182,7 +182,8 @@ TEST(Messages, RefusesOtherWeights) {
                   {R"("weight": -1)", "messages[0].weight is -1"},
                   {R"("weight": "0")", "messages[0].weight is string, expected 0"},
                   {R"("weight": true)", "messages[0].weight is boolean, expected 0"},
-                  {R"("train": 0)", "messages[0].train is number, expected true or false"},
+                  {R"("train": 2)", "messages[0].train is number, expected true or false"},
+                  {R"("weight": NaN)", "messages[0].weight is NaN or Infinity, expected 0"},
                   {R"("train": "false")", "messages[0].train is string, expected true or false"},
                   {R"("train": true, "weight": 0)", "train is true and weight is 0"},
                   {R"("train_detail": [])", "messages[0].train_detail is not supported"}});
@@ -222,9 +223,9 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
   };
   const auto said = [&](const std::string& tools) { return refusal(with(tools), DatasetType::kMessages); };
   EXPECT_EQ(said("[123456789012345678901234567890]"),
-            "tools is a string, but its text was rejected: an integer beyond 64 bits; write it as a string");
+            "tools has an integer beyond 64 bits; write a string or null");
   EXPECT_SAYS(said(R"([{\"a\": 1, \"a\": 2}])"), "rejected: duplicate key \"a\"; an object has each key once");
-  EXPECT_SAYS(said("[NaN]"), "rejected: NaN and Infinity are not JSON");
+  EXPECT_EQ(said("[NaN]"), "tools has NaN or Infinity; write a string or null");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
   EXPECT_SAYS(said("[1] [2]"), "rejected: invalid JSON: ");
   EXPECT_SAYS(said(std::string(10'000, '[')), "deeper than 64");

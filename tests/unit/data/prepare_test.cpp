@@ -187,7 +187,7 @@ TEST_F(PrepareData, BadExamplesOfEveryLayoutStopWithTheirPlace) {
   };
   context_.vocab_size = 300;
   for (const auto& [rows, message] : std::vector<std::pair<std::string, std::string>>{
-           {text + "{\"text\": NaN}", "t.jsonl:2:10: NaN and Infinity"},
+           {text + "{\"text\": NaN}", "t.jsonl:2: \"text\" is null"},
            {text + "{\"text\": 5}", "t.jsonl:2: text is number, expected a string"},
            {text + "{\"txt\": \"b\"}", "t.jsonl:2: \"text\" is missing"},
            {"{\"what\": \"a\"}", "t.jsonl:1: no known layout"},
@@ -208,14 +208,14 @@ TEST_F(PrepareData, BadExamplesOfEveryLayoutStopWithTheirPlace) {
 }
 
 TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
-  DataSection section = training_on("{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n");
+  DataSection section = training_on("{\"text\": nan}\n" + texts(8) + "{\"text\": 5}\n");
   section.on_bad_row = OnBadRow::kDrop;
   section.max_drop_fraction = 0.2;
   const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 8U);
   EXPECT_EQ(data.ledger.total, 10);
   EXPECT_EQ(reasons(data.ledger), Entries{"bad_row 2"});
-  EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:10");
+  EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:11");
   section.max_drop_fraction = 0.19;
   EXPECT_SAYS(refusal(section), "training data would lose 2 of 10 examples");
 }
