@@ -239,7 +239,8 @@ class DatasetReader {
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
       const bool reads_logprobs = logprobs != nullptr && options_.encode.teacher != nullptr;
       if (reads_logprobs && example.sample.documents.size() > 1)
-        throw DataError("", "logprobs of an example that is packed already cannot be read; give one example per document");
+        throw DataError("",
+                        "logprobs of an example that is packed already cannot be read; give one example per document");
       if (reads_logprobs) add_soft_labels(*logprobs, *options_.encode.teacher, example.sample);
       for (std::string& column : unread_columns(value, type, spec_.field_map)) {
         if (!reads_logprobs || column != name_in(spec_.field_map, "logprobs")) unread.insert(std::move(column));

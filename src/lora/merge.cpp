@@ -121,6 +121,7 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
     const bool is_there = std::ranges::count(files, name, &FileToWrite::name) > 0;
     if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
+  storage::copy_tool_template(tokenizer, files);
 }
 
 std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {

@@ -19,6 +19,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/run_names.h"
 
@@ -67,7 +68,10 @@ void add_tokenizer(const lora::ModelFiles& model, std::optional<std::int32_t> en
     if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);
   }
   add_generation_config(model, end_of_turn, files);
-  if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
+  if (!model.chat_template) return;
+  files.push_back({std::string(kTemplateFile), model.chat_template->source()});
+  const tokenizer::ChatTemplate& for_tools = model.chat_template->for_tools();
+  if (&for_tools != model.chat_template.get()) storage::add_tool_template(for_tools.source(), files);
 }
 
 std::string model_card(const Run& run, const run_folder::TrainState& state) {

@@ -207,4 +207,23 @@ FileToWrite copy_of(const fs::path& file) {
   return {file.filename().string(), read_file(file)};
 }
 
+void add_tool_template(const std::string& tool_use, std::vector<FileToWrite>& files) {
+  constexpr const char *kConfig = "tokenizer_config.json", *kTemplate = "chat_template.jinja";
+  if (std::ranges::count(files, kConfig, &FileToWrite::name) == 0) files.push_back({kConfig, "{}"});
+  std::string& text = std::ranges::find(files, kConfig, &FileToWrite::name)->text;
+  auto config = nlohmann::ordered_json::parse(text);
+  nlohmann::ordered_json& chats = config["chat_template"];
+  const auto of_chats = std::ranges::find(files, kTemplate, &FileToWrite::name);
+  if (of_chats != files.end()) chats = of_chats->text;
+  chats = {{{"name", "default"}, {"template", chats}}, {{"name", "tool_use"}, {"template", tool_use}}};
+  text = config.dump(2) + "\n";
+  std::erase_if(files, [](const FileToWrite& file) { return file.name == kTemplate; });
+}
+
+void copy_tool_template(const fs::path& folder, std::vector<FileToWrite>& files) {
+  if (fs::exists(tool_template_file(folder))) add_tool_template(read_file(tool_template_file(folder)), files);
+}
+
+fs::path tool_template_file(const fs::path& folder) { return folder / "additional_chat_templates" / "tool_use.jinja"; }
+
 }  // namespace lora_train::storage

@@ -42,7 +42,7 @@ def test_messages_reach_the_template_as_they_are(source, field_map, ours):
         messages = [random_message(rng, role) for role in rng.choices(["system", "user", "assistant", "assistant", "tool"], k=rng.randint(1, 4))]
         theirs = chat_oracle.render_with_transformers(source, {"messages": messages, "add_generation_prompt": False}, {})
         row = {"messages": [{field_map.get(key, key): value for key, value in m.items()} for m in messages]}
-        got = ours.ask({"row": json.dumps(row), "field_map": field_map})
+        got = ours.ask({"row": json.dumps(row), "field_map": field_map, "null_fields": "keep"})
         assert ("error" in got) == (len(theirs) == 1), (row, theirs, got)
         assert got.get("text") == (theirs[0] if len(theirs) > 1 else None), row
 

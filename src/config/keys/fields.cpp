@@ -196,7 +196,7 @@ FieldGroup data_group() {
                choice_text(names_of(DatasetType{})) +
                "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > "
                "0 is how often each example occurs in an epoch, on average; max_samples keeps only the first examples; "
-                       "null_fields: keep gives null members of messages and tools to the template.")
+               "null_fields: keep gives null members of messages and tools to the template.")
            .also({"train_dataset", "train_data", "data_path", "train_file", "dataset_name", "dataset", "data"})
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,

@@ -228,7 +228,8 @@ EncodedSample encode(const ChatSample& given, const EncodeOptions& options) {
   out.ids = std::move(encoding.ids);
   out.empty_answer = first_empty_answer(chat, rendered, options.loss_on);
   if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
-  out.has_system_turn = std::ranges::any_of(chat.messages, [](const auto& turn) { return turn.role == "system" || turn.role == "developer"; });
+  out.has_system_turn = std::ranges::any_of(
+      chat.messages, [](const auto& turn) { return turn.role == "system" || turn.role == "developer"; });
   return out;
 }
 

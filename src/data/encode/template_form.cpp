@@ -61,7 +61,8 @@ TemplateForm template_form(ChatSample chat, const tokenizer::ChatTemplate& chat_
     tokenizer::Message& message = out.messages[i];
     const bool has_text = message.json.find("\"arguments\":\"") != std::string::npos;
     const bool has_parts = message.json.find("\"content\":[") != std::string::npos;
-    if (!(has_text && chat_template.takes_argument_objects()) && !(has_parts && !chat_template.takes_parts(message.role)))
+    if (!(has_text && chat_template.takes_argument_objects()) &&
+        !(has_parts && !chat_template.takes_parts(message.role)))
       continue;
     Json fields = Json::parse(message.json);
     if (has_text && fields.contains("tool_calls") && chat_template.takes_argument_objects())

@@ -124,8 +124,8 @@ struct ValueWriter {
       append_json_string(array.GetScalar(index).ValueOrDie()->ToString(), out);
     } else if constexpr (arrow::has_string_view<T>::value) {
       const std::string_view bytes = array.GetView(index);
-      const bool is_text = arrow::is_string_type<T>::value || arrow::is_string_view_type<T>::value ||
-                           arrow::util::ValidateUTF8(bytes);
+      const bool is_text =
+          arrow::is_string_type<T>::value || arrow::is_string_view_type<T>::value || arrow::util::ValidateUTF8(bytes);
       if (is_text) {
         append_json_string(bytes, out);
       } else {

@@ -556,11 +556,11 @@ void check_field_map(const FieldMap& field_map) {
       "completion", "text",      "input_ids",   "labels",        "attention_mask", "conversations",
       "from",       "value",     "instruction", "input",         "output",         "system",
       "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
-      "user",       "assistant", "tool",        "function_call", "logprobs",
-      "loss",       "training",  "trainable",   "masked",        "loss_mask"};
+      "user",       "assistant", "tool",        "function_call", "logprobs",       "loss",
+      "training",   "trainable", "masked",      "loss_mask"};
   static const std::vector<std::string> optional = {
-      "train",    "weight",    "system", "input",   "history", "tools", "chat_template_kwargs", "loss",
-      "training", "trainable", "masked", "loss_mask"};
+      "train", "weight",   "system",    "input",  "history",  "tools", "chat_template_kwargs",
+      "loss",  "training", "trainable", "masked", "loss_mask"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
@@ -599,7 +599,8 @@ std::vector<std::string> unread_columns(const Json& example, DatasetType type, c
   for (const auto& [key, value] : example.items()) {
     const auto is_key = [&](const char* field) { return name_in(field_map, field) == key; };
     const bool is_read = std::ranges::any_of(layout->keys, is_key) ||
-                         (!is_text && std::ranges::any_of(layout->also, is_key)) || (field_map.contains("system") && is_key("system"));
+                         (!is_text && std::ranges::any_of(layout->also, is_key)) ||
+                         (field_map.contains("system") && is_key("system"));
     if (!is_read) unread.push_back(key);
   }
   return unread;

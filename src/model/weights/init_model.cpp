@@ -129,6 +129,7 @@ void add_tokenizer(const fs::path& folder, Files& files) {
   for (const char* name : storage::kTokenizerFiles) {
     if (fs::exists(folder / name)) files.push_back(storage::copy_of(folder / name));
   }
+  storage::copy_tool_template(folder, files);
 }
 
 void check_tokenizer(const fs::path& folder) {

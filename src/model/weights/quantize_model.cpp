@@ -197,6 +197,7 @@ void add_companions(const QuantizeRequest& request, const std::vector<std::strin
     config["quantization_config"] = quantization_config(request, skipped);
     files.back().text = config.dump(2) + "\n";
   }
+  storage::copy_tool_template(request.model, files);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_output.h"
 #include "special_tokens.h"
 #include "tokenizer_files.h"
 
@@ -337,13 +338,14 @@ class JinjaChatTemplate final : public ChatTemplate {
     takes_argument_objects_ = try_render({question, call("{}")}) || !try_render({question, call(R"("{}")")});
     for (const char* role : {"system", "user", "assistant", "tool", "developer", "ipython", "environment"}) {
       const auto chat_with = [&](const std::string& content) {
-        const Message turn{role, text,
-                           fmt::format(R"({{"role": "{}", "name": "f", "tool_call_id": "abcdefghi", "content": {}}})",
-                                       role, content)};
+        const Message turn{
+            role, text,
+            fmt::format(R"({{"role": "{}", "name": "f", "tool_call_id": "abcdefghi", "content": {}}})", role, content)};
         const std::string_view name = role;
         if (name == "user") return std::vector<Message>{turn};
         if (name == "assistant") return std::vector<Message>{question, turn};
-        if (name == "tool") return std::vector<Message>{question, call(takes_argument_objects_ ? "{}" : R"("{}")"), turn};
+        if (name == "tool")
+          return std::vector<Message>{question, call(takes_argument_objects_ ? "{}" : R"("{}")"), turn};
         return std::vector<Message>{turn, question};
       };
       const auto of_parts = try_render(chat_with(R"([{"type": "text", "text": ")" + text + "\"}]"));
@@ -421,7 +423,7 @@ std::string default_template(const JsonPlace& place) {
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& folder) {
   const auto file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json",
-             tool_file = folder / "additional_chat_templates" / "tool_use.jinja";
+             tool_file = storage::tool_template_file(folder);
   const Json json = fs::exists(config) ? parse_json_file(config) : Json::object();
   const auto place = JsonPlace(json, config.string()).find("chat_template");
   const bool has_file = fs::exists(file);

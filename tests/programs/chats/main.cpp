@@ -3,12 +3,13 @@
 //   {"chat_template": the profile's key, "folder": path or ""}                         the same
 //   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}
 //                                                                            -> {"text", "spans", "omissions"}
-//   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}, "thinking": the profile's key}
-//                                                  -> {"text", "thoughts": turns [kept, dropped, written empty]}
+//   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}, "thinking": the profile's key, "null_fields": the same}
+//       -> {"text", "thoughts": turns [kept, dropped, written empty], "dropped_nulls": b, "decoded_arguments": b}
 // spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "encode/template_form.h"
 #include "encode/thinking.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
@@ -39,10 +40,16 @@ Json render_example(const ChatTemplate& chat_template, const Json& question) {
   const auto map = question.value("field_map", lora_train::data::FieldMap());
   const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_example(example.value, type, map));
   const auto thinking = lora_train::from_string<lora_train::Thinking>(question.value("thinking", "template")).value();
-  const auto passed = lora_train::data::with_thinking(chat, chat_template, thinking);
-  const auto rendered = chat_template.render(passed.messages, {false, passed.tools_json, passed.kwargs_json});
-  const auto thoughts = lora_train::data::count_thoughts(chat, passed, rendered, thinking);
-  return {{"text", rendered.text}, {"thoughts", {thoughts.kept, thoughts.dropped, thoughts.empty}}};
+  const auto nulls = lora_train::from_string<lora_train::NullFields>(question.value("null_fields", "drop")).value();
+  const ChatTemplate& used = chat.tools_json.empty() ? chat_template : chat_template.for_tools();
+  const auto form = lora_train::data::template_form(chat, used, nulls);
+  const auto passed = lora_train::data::with_thinking(form.chat, used, thinking);
+  const auto rendered = used.render(passed.messages, {false, passed.tools_json, passed.kwargs_json});
+  const auto thoughts = lora_train::data::count_thoughts(form.chat, passed, rendered, thinking);
+  return {{"text", rendered.text},
+          {"thoughts", {thoughts.kept, thoughts.dropped, thoughts.empty}},
+          {"dropped_nulls", form.has_dropped_nulls},
+          {"decoded_arguments", form.has_decoded_arguments}};
 }
 
 Json render(const ChatTemplate& chat_template, const Json& row) {

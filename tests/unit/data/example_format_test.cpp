@@ -222,8 +222,7 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
     return R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + tools + "\"}";
   };
   const auto said = [&](const std::string& tools) { return refusal(with(tools), DatasetType::kMessages); };
-  EXPECT_EQ(said("[123456789012345678901234567890]"),
-            "tools has an integer beyond 64 bits; write a string or null");
+  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools has an integer beyond 64 bits; write a string or null");
   EXPECT_SAYS(said(R"([{\"a\": 1, \"a\": 2}])"), "rejected: duplicate key \"a\"; an object has each key once");
   EXPECT_EQ(said("[NaN]"), "tools has NaN or Infinity; write a string or null");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");

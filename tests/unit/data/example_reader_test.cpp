@@ -72,7 +72,8 @@ TEST_F(ExampleReaderTest, PlacesAreExactInAnArray) {
   EXPECT_EQ(read("[\n{\"a\":1},\n  nope]"), (Places{"2", "!:3:4"}));
   EXPECT_EQ(read("[{\"a\":1},"), (Places{"1", "!:1:10"}));
   expect("[{\"a\":1}\n{\"a\":2}]", {"1", "!:2:1"}, "one JSON array");
-  EXPECT_EQ(read("[{\"a\":NaN},\n{\"b\":[-Infinity, \"NaN\"], \"c\": \"\\\"NaN\"},\n {\"a\":NaN,}]"), (Places{"1", "2", "!:3:11"}));
+  EXPECT_EQ(read("[{\"a\":NaN},\n{\"b\":[-Infinity, \"NaN\"], \"c\": \"\\\"NaN\"},\n {\"a\":NaN,}]"),
+            (Places{"1", "2", "!:3:11"}));
   EXPECT_EQ(values_[0], Json({{"a", nullptr}}));
   EXPECT_EQ(values_[1]["b"][1].dump() + values_[1]["c"].dump(), "\"NaN\"\"\\\"NaN\"");
   expect("[{\"a\":1}, 3]", {"1", "1:12"}, "expected an object");
