@@ -19,8 +19,8 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run_folder/output_folder.h"
-#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/run_names.h"
 
 namespace lora_train::run {

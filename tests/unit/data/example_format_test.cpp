@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lora_train/base/text.h"
 #include "support/refusal.h"
 
 namespace lora_train::data {
@@ -91,6 +92,11 @@ TEST(DetectLayout, PairsOfAnswersNameTheLineForTheChosenOnes) {
   EXPECT_TRUE(detection_refusal(pair).ends_with(advice + "{completion: chosen}.")) << detection_refusal(pair);
   EXPECT_TRUE(detection_refusal(R"({"chosen": [], "rejected": []})")
                   .ends_with(advice + "{messages: chosen}, where chosen is a whole chat."));
+  const std::pair<const char*, const char*> forms[] = {
+      {R"({"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "c"})", "{text: chosen}."},
+      {R"({"prompt": "q", "chosen": [], "rejected": []})", "{messages: chosen}, where chosen is a whole chat."},
+      {R"({"prompt": [], "chosen": [], "rejected": []})", "{completion: chosen}."}};
+  for (const auto& [example, map] : forms) EXPECT_TRUE(detection_refusal(example).ends_with(advice + map)) << example;
   EXPECT_EQ(detect_layout(json(pair), {{"completion", "chosen"}}).type, DatasetType::kPromptCompletion);
 }
 
@@ -187,6 +193,111 @@ TEST(Messages, RefusesOtherWeights) {
                   {R"("train": "false")", "messages[0].train is string, expected true or false"},
                   {R"("train": true, "weight": 0)", "train is true and weight is 0"},
                   {R"("train_detail": [])", "messages[0].train_detail is not supported"}});
+}
+
+TEST(Messages, MarksOfOtherTrainersSayIfATurnIsTrained) {
+  const std::pair<const char*, float> cases[] = {{R"("loss": false)", 0},
+                                                 {R"("loss": 0)", 0},
+                                                 {R"("loss": 1)", 1},
+                                                 {R"("training": false)", 0},
+                                                 {R"("training": true)", 1},
+                                                 {R"("masked": true)", 0},
+                                                 {R"("masked": 0)", 1},
+                                                 {R"("loss_mask": 0)", 0},
+                                                 {R"("trainable": false)", 0},
+                                                 {R"("train": 0)", 0},
+                                                 {R"("loss_mask": 1, "masked": false)", 1},
+                                                 {R"("loss": null, "masked": 1, "weight": 0)", 0},
+                                                 {R"("trainable": true, "weight": 0.5)", 0.5F}};
+  for (const auto& [mark, weight] : cases) {
+    const std::string turn = std::string(R"("value": "b", )") + mark + "}]}";
+    const auto chat = parse<ChatSample>(R"({"conversations": [{"from": "gpt", )" + turn, DatasetType::kSharegpt);
+    EXPECT_EQ(chat.weights, std::vector<std::optional<float>>{weight}) << mark;
+  }
+  const auto unread = parse<ChatSample>(R"({"messages": [{"role": "assistant", "content": "b", "loss": "x"}]})",
+                                        DatasetType::kMessages, {{"loss", ""}});
+  EXPECT_EQ(unread.weights.front(), std::nullopt);
+  expect_refused(DatasetType::kMessages, R"({"messages": [{"role": "assistant", "content": "b", )", "}]}",
+                 {{R"("loss": 0.5)", "messages[0].loss is number, expected true or false"},
+                  {R"("masked": "yes")", "messages[0].masked is string, expected true or false"},
+                  {R"("loss": true, "weight": 0)", "messages[0]: loss is true and weight is 0; keep one of them"},
+                  {R"("loss": true, "masked": true)", "messages[0]: masked is true and loss is true; keep one"}});
+}
+
+TEST(Messages, RolesNotEveryTemplateKnowsKeepTheirNamesUnlessMapped) {
+  const char* const roles[] = {"developer", "ipython", "environment"};
+  for (const std::string role : roles) {
+    const auto chat =
+        parse<ChatSample>(R"({"messages": [{"role": ")" + role + R"(", "content": "a"}]})", DatasetType::kMessages);
+    EXPECT_EQ(chat.messages.front().role, role);
+    EXPECT_EQ(
+        parse<ChatSample>(R"({"conversations": [{"from": ")" + role + R"(", "value": "a"}]})", DatasetType::kSharegpt)
+            .messages.front()
+            .role,
+        role);
+  }
+  const auto chat =
+      parse<ChatSample>(R"({"messages": [{"role": "developer", "content": "a"}, {"role": "User", "content": "b"}]})",
+                        DatasetType::kMessages, {{"system", "developer"}, {"user", "User"}});
+  EXPECT_EQ(chat_of(chat), R"(system=a;user=b;)");
+  const std::string said = refusal(
+      R"({"messages": [{"role": "System", "content": "a"}, {"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]})",
+      DatasetType::kMessages);
+  EXPECT_SAYS(said, R"("System", "User", "Assistant"; known are)");
+  EXPECT_SAYS(said, "field_map: {system: System, user: User, assistant: Assistant}");
+}
+
+TEST(Messages, ContentsOfTextPartsAreOneText) {
+  const auto chat = parse<ChatSample>(
+      R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a "}, {"text": "b"}]}, {"role": "assistant", "content": []}]})",
+      DatasetType::kMessages);
+  EXPECT_EQ(chat_of(chat), R"(user=a b{"role":"user","content":[{"type":"text","text":"a "},{"text":"b"}]};)"
+                           R"(assistant={"role":"assistant","content":[]};)");
+  expect_refused(DatasetType::kMessages, R"({"messages": [{"role": "user", "content": [)", "]}]}",
+                 {{R"("a")", "messages[0].content[0] is string, expected a part"},
+                  {R"({"type": "text"})", "messages[0].content[0].text is null, expected a string"},
+                  {R"({"type": "image_url", "image_url": {}})", R"(has the type "image_url"; only text is trained)"}});
+}
+
+TEST(Media, AColumnOfNothingIsText) {
+  for (const char* nothing :
+       {"null", "[]", "\"\"", "[null]", R"({"bytes": null, "path": null})", R"([{"path": ""}])"}) {
+    for (const char* column : {"image", "images", "audio", "audios", "video", "videos"}) {
+      const std::string example = fmt::format(R"({{"instruction": "a", "output": "b", "{}": {}}})", column, nothing);
+      EXPECT_EQ(refusal(example, DatasetType::kAlpaca), "accepted") << example;
+    }
+  }
+  for (const char* something : {"0", "[\"a.png\"]", R"({"bytes": {"bytes": 9}, "path": null})", "[null, 1]"})
+    EXPECT_SAYS(refusal(fmt::format(R"({{"text": "a", "videos": {}}})", something), DatasetType::kText),
+                "\"videos\" is not empty");
+}
+
+TEST(Preferences, ABooleanLabelIsRefusedAndOthersAreNot) {
+  const auto with = [](const char* label) { return fmt::format(R"({{"prompt": "a", "completion": "b", {}}})", label); };
+  for (const char* label : {R"("label": true)", R"("label": false)", R"("label": "True")", R"("kto_tag": false)"})
+    EXPECT_SAYS(refusal(with(label), DatasetType::kPromptCompletion),
+                "as for KTO, but preference training is not supported");
+  for (const char* label : {R"("label": 1)", R"("label": "spam")", R"("label": null)"})
+    EXPECT_EQ(refusal(with(label), DatasetType::kPromptCompletion), "accepted") << label;
+  EXPECT_EQ(refusal(R"({"text": "b", "label": true})", DatasetType::kText), "accepted");
+}
+
+TEST(UnreadColumns, AreThoseThatNoReaderOfTheLayoutNames) {
+  const auto unread = [](const char* text, DatasetType type, const FieldMap& map = {}) {
+    return join(unread_columns(json(text), type, map));
+  };
+  EXPECT_EQ(
+      unread(R"({"source": 1, "messages": [], "tools": null, "images": [], "system": "s"})", DatasetType::kMessages),
+      "source, images, system");
+  EXPECT_EQ(unread(R"({"messages": [], "system": "s"})", DatasetType::kMessages, {{"system", "system"}}), "");
+  EXPECT_EQ(unread(R"({"messages": [], "tools": [], "weight": 1})", DatasetType::kMessages, {{"tools", ""}}),
+            "tools, weight");
+  EXPECT_EQ(unread(R"({"question": "a", "prompt": "b", "completion": "c", "tools": []})",
+                   DatasetType::kPromptCompletion, {{"prompt", "question"}}),
+            "prompt, tools");
+  EXPECT_EQ(unread(R"({"prompt": [], "completion": [], "tools": []})", DatasetType::kPromptCompletion), "");
+  EXPECT_EQ(unread(R"({"input_ids": [], "seq_lengths": [], "token_type_ids": []})", DatasetType::kPretokenized),
+            "token_type_ids");
 }
 
 TEST(Messages, RefusesMalformedConversations) {
@@ -344,6 +455,31 @@ TEST(Pretokenized, RemovesPaddingByPosition) {
   const auto left = parse<TokenSample>(R"({"input_ids": [9, 5], "labels": [-100, 5], "attention_mask": [0, 1]})",
                                        DatasetType::kPretokenized);
   EXPECT_EQ(left.ids, (std::vector<std::int32_t>{5}));
+}
+
+TEST(Pretokenized, DocumentsAreWhatAnyPackedFieldSays) {
+  const auto documents = [](const std::string& fields) {
+    return parse<TokenSample>(R"({"input_ids": [5, 6, 7, 8, 9], )" + fields + "}", DatasetType::kPretokenized)
+        .documents;
+  };
+  for (const char* fields :
+       {R"("position_ids": [0, 1, 0, 0, 1])", R"("seq_idx": [0, 0, 1, 2, 2])", R"("seq_lengths": [2, 1, 0, 2])",
+        R"("cu_seq_lens_q": [0, 2, 3, 5], "seq_lengths": [2, 1, 2])"})
+    EXPECT_EQ(documents(fields), (std::vector<std::size_t>{0, 2, 3})) << fields;
+  EXPECT_EQ(documents(R"("position_ids": [1, 1, 0, 1, 2], "attention_mask": [0, 0, 1, 1, 1])"),
+            std::vector<std::size_t>{0});
+  EXPECT_TRUE(documents(R"("labels": [1, 1, 1, 1, 1])").empty());
+  expect_refused(
+      DatasetType::kPretokenized, R"({"input_ids": [5, 6, 7], )", "}",
+      {{R"("position_ids": [1, 2, 3])", "position_ids[0] is 1; the positions of a document count from 0"},
+       {R"("position_ids": [0, 1, 3])", "position_ids[2] is 3"},
+       {R"("position_ids": [0, 1])", "position_ids has 2 values, input_ids 3"},
+       {R"("position_ids": [[0, 1, 2]])", "position_ids[0] is array, expected an integer"},
+       {R"("seq_lengths": [1, 1])", "seq_lengths describes 2 tokens, and input_ids has 3"},
+       {R"("seq_lengths": [2, 2])", "seq_lengths describes 4 tokens, and input_ids has 3"},
+       {R"("cu_seq_lens_q": [1, 3])", "cu_seq_lens_q[0] is 1; expected 0"},
+       {R"("cu_seq_lens_q": [0, 2, 1, 3])", "cu_seq_lens_q[2] is 1; expected"},
+       {R"("seq_lengths": [1, 2], "seq_idx": [0, 0, 1])", "seq_idx and seq_lengths describe different documents"}});
 }
 
 TEST(Pretokenized, RefusesMalformedExamples) {

@@ -117,6 +117,16 @@ TEST_F(ExampleReaderTest, CsvGivesColumnsAsStrings) {
   EXPECT_EQ(values_[1], (Json{{"a", "two\nlines"}, {"b", ""}}));
   EXPECT_EQ(read("a\tb\n1,2\t3", "rows.tsv"), (Places{"2"}));
   EXPECT_EQ(values_[0], (Json{{"a", "1,2"}, {"b", "3"}}));
+  EXPECT_EQ(read(",a,,\n0,x,,\n", "rows.csv"), (Places{"2"}));  // pandas' index, and Excel's empty columns
+  EXPECT_EQ(values_[0], (Json{{"Unnamed: 0", "0"}, {"a", "x"}, {"Unnamed: 2", ""}, {"Unnamed: 3", ""}}));
+}
+
+TEST_F(ExampleReaderTest, CsvNamesAnotherSeparator) {
+  expect("\xEF\xBB\xBFinstruction;output\n1;2\n", {"!:1:1"}, "separated by semicolons, expected commas", "rows.csv");
+  EXPECT_SAYS(messages_, "rows.csv', sep=';').to_csv(");
+  expect("a\tb\n1\t2\n", {"!:1:1"}, "separated by tabs", "rows.csv");
+  expect("sep=;\na;b\n", {"!:1:1"}, "semicolons", "rows.tsv");
+  EXPECT_EQ(read("\"a;b\",c\n1,2\n", "rows.csv"), (Places{"2"}));
 }
 
 TEST_F(ExampleReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
