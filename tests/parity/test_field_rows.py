@@ -3,10 +3,13 @@
 import copy
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import chat_oracle
 import pytest
+import transformers
+from command import good_run
 
 FIELD = chat_oracle.DATA / "field"
 FILES = ["qwen2.5/chat_template.jinja", "qwen3/chat_template.jinja", "mistral/v3/chat_template.jinja", "field/09-content-parts/template.jinja"]
@@ -178,3 +181,40 @@ ROLES = [[{"role": "developer", "content": "Be brief."}, USER, ANSWER],
 def test_other_roles_are_rendered_where_the_template_takes_them(name, messages, template, ours):
     text = template(name)({"messages": messages})
     assert ours.ask({"row": json.dumps({"messages": messages})}).get("text") == text
+
+
+DEFAULT, TOOL_USE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "{{ tools | tojson }}{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+
+
+def folder_with_two_templates(form, folder):
+    """A copy of the example's model; the template for tools stands where transformers reads it."""
+    shutil.copytree(chat_oracle.ROOT / "examples/tiny-math/model", folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = [{"name": "tool_use", "template": TOOL_USE}, {"name": "default", "template": DEFAULT}] if form == "list" else "unused"
+    (folder / "chat_template.jinja").unlink()
+    if form == "files":
+        (folder / "chat_template.jinja").write_text(DEFAULT)
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates/tool_use.jinja").write_text(TOOL_USE)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("form", ["list", "files"])
+def test_the_template_named_tool_use_renders_rows_with_tools_here_and_in_every_copy(form, ours, tmp_path):
+    model = folder_with_two_templates(form, tmp_path / "model")
+    rows = tmp_path / "rows.jsonl"
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    dialogues = [{"messages": [USER, ANSWER]}, {"messages": [USER, ANSWER], "tools": tools}, {"messages": [USER, ANSWER], "tools": []}]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in dialogues))
+    good_run("train", "--model", model, "--train-data", rows, "device=cpu", "max_steps=1", "--output-dir", tmp_path / "run", "--quiet")
+    good_run("merge", "--model", model, "--adapter", tmp_path / "run/adapter", "--output-dir", tmp_path / "merged", "--quiet")
+    good_run("quantize", "--model", model, "--base-precision", "int8", "--output-dir", tmp_path / "int8", "--quiet")
+    good_run("init-model", "--config", model / "config.json", "--tokenizer", model, "--output-dir", tmp_path / "new", "--quiet")
+    for folder in (model, tmp_path / "run/adapter", tmp_path / "merged", tmp_path / "int8", tmp_path / "new"):
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert ours.use_template("tokenizer", folder) == {}
+        for dialogue in dialogues:
+            text = theirs.apply_chat_template(dialogue["messages"], tools=dialogue.get("tools") or None, tokenize=False)
+            assert ours.ask({"row": json.dumps(dialogue)})["text"] == text, folder
+            assert text.startswith("[{") == bool(dialogue.get("tools"))
