@@ -66,6 +66,7 @@ enum class Root { kRow, kRows, kValue };
 enum BadNumber : std::uint8_t { kBigInteger, kNotFinite };
 
 std::string name_of(const Json& value) {
+  if (value.size() == 1 && value.contains("bytes")) return "bytes that are not UTF-8";  // of a table
   if (!value.is_binary()) return value.type_name();
   return value.get_binary().subtype() == kBigInteger ? "an integer beyond 64 bits" : "NaN or Infinity";
 }

@@ -317,7 +317,8 @@ class CsvReader : public ExampleReader {
     }
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
-        return bad(fmt::format("field \"{}\" is not valid UTF-8; convert the file to UTF-8 (in Excel: CSV UTF-8)", columns_[i]));
+        return bad(fmt::format("field \"{}\" is not valid UTF-8; convert the file to UTF-8 (in Excel: CSV UTF-8)",
+                               columns_[i]));
       }
       example.value[columns_[i]] = record.fields[i];
     }

@@ -1,5 +1,6 @@
 """Rows as people publish them, from the command line: what is trained, what is said of it, and what is refused."""
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_columns_are_named_once_per_dataset_in_order(tokenize):
     ({"input_ids": [10**20], "labels": [1]}, "input_ids[0] is an integer beyond 64 bits")])
 def test_numbers_that_no_template_can_write_are_refused_where_they_are_read(row, words, tokenize):
     refused(tokenize, [row], words)
+
+
+def test_bytes_in_a_table_stop_only_who_reads_them(tokenize, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([{"text": b"a", "raw": b"\xff\xd8"}, {"text": b"\xc3\xa9", "raw": None}]), file)
+    run = tokenize(file)
+    assert len(run.json_lines()) == 2 and "columns not read: raw\n" in run.stderr, run
+    expect_end(tokenize(file, "datasets[0].field_map.text=raw", runner=lora_train), 3, "text is bytes that are not UTF-8, expected a string")
+    parquet.write_table(pyarrow.Table.from_pylist([{"text": "a", "image": {"bytes": b"\xff\xd8", "path": None}}]), file)
+    expect_end(tokenize(file, runner=lora_train), 3, 'rows.parquet:1: "image" is not empty')
 
 
 def test_packed_rows_become_their_documents(tokenize):

@@ -121,7 +121,7 @@ def test_values_are_those_of_to_json(tmp_path):
     turn = pa.StructArray.from_arrays(list(columns.values()), list(columns))
     table = pa.table({"messages": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), turn)})
     path = write_arrow(table, tmp_path / "rows.arrow")
-    run = tokenize(path, chat_template=str(tmp_path / "print.jinja"), loss_on="all")
+    run = tokenize(path, chat_template=str(tmp_path / "print.jinja"), loss_on="all", datasets=[{"path": str(path), "null_fields": "keep"}])
     assert run.code == 0, run
     text = run.json_lines()[0]["text"]
     for name, (_, expected) in VALUES.items():
