@@ -179,6 +179,8 @@ std::string spelled_as(const std::string& spelled, const std::string& key) {
 }
 
 bool is_harmless(const RefusedName& key, const Value& value) {
+  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  if (number) return number == parse_number(key.harmless);
   return value.is_null() || is_word(value, "false") || is_word(value, "no") || is_word(value, "off") ||
          (!key.harmless.empty() && is_word(value, key.harmless));
 }

@@ -31,6 +31,9 @@ const std::vector<RefusedName>& refused_names() {
       "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
   constexpr const char* kMerge =
       "merging is a separate command: lora-train merge --model M --adapter A --output-dir O.";
+  constexpr const char* kReserved = "is not built yet. Remove it.";
+  constexpr const char* kPreference =
+      "belongs to preference training, which is not built yet. Remove it, and train on the chosen answers.";
   static const std::vector<RefusedName> table = {
       {"fp16",
        "is not supported: fp16 needs loss scaling and overflows in large models, and all supported GPUs (Ampere and "
@@ -58,6 +61,26 @@ const std::vector<RefusedName>& refused_names() {
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
       {"quant_type", "base_precision names the format: nf4, int8 or fp8.", "nf4"},
+      {"base_placement", kReserved, "auto"},
+      {"base_shard_size", kReserved, "auto"},
+      {"host_memory_gib", kReserved, "auto"},
+      {"context_parallel_size", kReserved, "1"},
+      {"fp8_products", kReserved, ""},
+      {"fp8_linears", kReserved, "all"},
+      {"lora_expert_r", kReserved, ""},
+      {"router_aux_loss_coef", kReserved, "0"},
+      {"neftune_noise_alpha", kReserved, "0"},
+      {"layers_to_transform", kReserved, ""},
+      {"exclude_modules", kReserved, ""},
+      {"beta", kPreference, "0.1"},
+      {"label_smoothing", kPreference, "0"},
+      {"simpo_gamma", kPreference, "0.5"},
+      {"orpo_alpha", kPreference, "0.1"},
+      {"desirable_weight", kPreference, "1"},
+      {"undesirable_weight", kPreference, "1"},
+      {"sft_weight", kPreference, "0"},
+      {"ld_alpha", kPreference, ""},
+      {"precompute_ref_log_probs", kPreference, "auto"},
   };
   return table;
 }

@@ -77,6 +77,16 @@ Rewrite other_metric(const Value& value) {
   return ours.empty() || ours == value.text ? Rewrite{} : spelled("metric_for_best_model", value, ours);
 }
 
+/// The losses of preference training.
+Rewrite other_loss(const Value& value) {
+  constexpr const char* kLosses[] = {"sigmoid",      "dpo",      "cdpo",  "robust", "hinge", "ipo",
+                                     "sigmoid_norm", "apo_zero", "simpo", "orpo",   "kto"};
+  Rewrite rewrite;
+  if (value.is_scalar() && std::ranges::count(kLosses, lower_case(value.text)) > 0)
+    rewrite.error = value.text + " is preference training, which is not built yet. Use nll on the chosen answers.";
+  return rewrite;
+}
+
 /// best: only better evaluations are saved.
 Rewrite save_best(const Value& value) {
   if (!is_word(value, "best")) return {};
@@ -322,7 +332,8 @@ FieldGroup optimizer_group() {
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token by "
                     "its probability p, treated as a constant: -p log p. It computes logits twice and runs without "
                     "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the examples "
-                    "(docs/teach.md), also without CUDA graphs. Evaluation always reports cross entropy."),
+                    "(docs/teach.md), also without CUDA graphs. Evaluation always reports cross entropy.")
+           .respelled(other_loss),
        number_field(
            "kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
            "With loss_type: kl, share of the divergence from the teacher in the loss; the rest is cross entropy."),

@@ -596,12 +596,12 @@ std::vector<std::string> unread_columns(const Json& example, DatasetType type, c
   const bool is_text = type == DatasetType::kPromptCompletion && example.contains(name_in(field_map, "prompt")) &&
                        example[name_in(field_map, "prompt")].is_string();
   std::vector<std::string> unread;
-  for (const auto& [key, value] : example.items()) {
-    const auto is_key = [&](const char* field) { return name_in(field_map, field) == key; };
+  for (const auto& column : example.items()) {
+    const auto is_key = [&](const char* field) { return name_in(field_map, field) == column.key(); };
     const bool is_read = std::ranges::any_of(layout->keys, is_key) ||
                          (!is_text && std::ranges::any_of(layout->also, is_key)) ||
                          (field_map.contains("system") && is_key("system"));
-    if (!is_read) unread.push_back(key);
+    if (!is_read) unread.push_back(column.key());
   }
   return unread;
 }

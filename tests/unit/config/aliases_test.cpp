@@ -7,6 +7,7 @@
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"
+#include "support/refusal.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {
@@ -162,7 +163,28 @@ TEST(RefusedNames, EachHasItsReasonUnlessHarmless) {
     EXPECT_EQ(files.load(refused.name + ": null\n").notes.size(), 1u) << refused.name;
   }
   EXPECT_NE(files.error("fp16: true\n").find("Use precision: bf16."), std::string::npos);
-  EXPECT_EQ(files.load("quant_type: nf4\n").notes.size(), 1u);
+  for (const char* line : {"quant_type: nf4", "context_parallel_size: 1", "beta: 0.10", "label_smoothing: 0.0",
+                           "router_aux_loss_coef: 0", "base_placement: auto"})
+    EXPECT_EQ(files.load(std::string(line) + "\n").notes.size(), 1u) << line;
+}
+
+TEST(RefusedNames, TheReservedKeysOfTheContractAreAmongThem) {
+  const ProfileText files;
+  for (const char* line : {"base_placement: sharded", "base_placement: device", "base_shard_size: 2",
+                           "host_memory_gib: 64", "context_parallel_size: 2", "fp8_products: forward",
+                           "fp8_linears: mlp", "lora_expert_r: 8", "router_aux_loss_coef: 0.001",
+                           "neftune_noise_alpha: 5", "layers_to_transform: [1]", "exclude_modules: [lm_head]"})
+    EXPECT_SAYS(files.error(std::string(line) + "\n"), ": is not built yet. Remove it.") << line;
+  for (const char* line :
+       {"beta: 0.2", "label_smoothing: 0.1", "simpo_gamma: 1", "orpo_alpha: 1", "desirable_weight: 2",
+        "undesirable_weight: 0", "sft_weight: 1", "ld_alpha: 0.5", "precompute_ref_log_probs: true"})
+    EXPECT_SAYS(files.error(std::string(line) + "\n"), ": belongs to preference training, which is not built yet.")
+        << line;
+  for (const char* loss :
+       {"sigmoid", "DPO", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "simpo", "orpo", "kto"})
+    EXPECT_EQ(files.error(std::string("loss_type: ") + loss + "\n"),
+              std::string("profile.yaml:1: loss_type: ") + loss +
+                  " is preference training, which is not built yet. Use nll on the chosen answers.");
 }
 
 TEST(ForeignKeys, AFileWithKeysOfAnotherToolIsToldSoOnce) {

@@ -70,7 +70,7 @@ TEST(Consistency, Contradictions) {
        "profile.yaml:1: eval_datasets: two datasets are named \"x\""},
       {"eval_datasets: [{path: a, name: x, rows: 1}, {path: b, name: x}]\n",
        "profile.yaml:1: eval_datasets[0].rows: unknown key. Known here: path, split, subset, type, field_map, weight, "
-       "name, max_samples.\nprofile.yaml:1: eval_datasets: two datasets are named \"x\""},
+       "name, max_samples, null_fields.\nprofile.yaml:1: eval_datasets: two datasets are named \"x\""},
       {"num_epochs: null\n", "profile.yaml:1: num_epochs: not set, and neither is max_steps"},
       {"global_batch_size: null\n", "profile.yaml:1: global_batch_size: not set"},
       {"teacher: http://host:8000/v1/\n", "profile.yaml:1: teacher: ", "expected a URL that ends in /v1"},

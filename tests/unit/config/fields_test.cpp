@@ -83,7 +83,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"max_seq_len: 0", "max_seq_len: got \"0\", expected auto or an integer >= 1."},
       {"max_steps: x", "max_steps: got \"x\", expected null or an integer >= 1."},
       {"num_epochs: 0", "num_epochs: got \"0\", expected null or a number > 0."},
-      {"loss_type: sigmoid", "loss_type: got \"sigmoid\", expected nll | dft | kl."},
+      {"loss_type: other", "loss_type: got \"other\", expected nll | dft | kl."},
       {"lr_scheduler_type: cosin",
        "lr_scheduler_type: got \"cosin\", expected linear | cosine | constant | constant_with_warmup | "
        "cosine_with_min_lr. Did you mean \"cosine\"?"},
@@ -97,7 +97,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"datasets: [{path: a, weight: 0}]", "datasets[0].weight: got \"0\", expected a number > 0."},
       {"datasets: [a, {path: b, typ: text}]",
        "datasets[1].typ: unknown key. Did you mean \"type\"? Known here: path, split, subset, type, field_map, weight, "
-       "name, max_samples."},
+       "name, max_samples, null_fields."},
       {"datasets: [{path: a, max_samples: 0}]", "datasets[0].max_samples: got \"0\", expected an integer >= 1."},
       {"datasets: [{path: a, type: tex}]",
        "datasets[0].type: got \"tex\", expected auto | messages | prompt_completion | text | pretokenized | sharegpt | "
