@@ -201,12 +201,14 @@ FieldGroup data_group() {
       "Data",
       {datasets_field(
            "datasets", &DataSection::datasets,
-           "Training data: file, folder or glob, relative to the working directory, or org/name[@revision] in the "
-           "local Hugging Face cache, with its split (default train) and subset. type is " +
+           "Training data: file, folder or glob, or org/name[@revision] in the local Hugging Face cache, with its "
+           "split "
+           "(default train) and subset. type is " +
                choice_text(names_of(DatasetType{})) +
                "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > "
-               "0 is how often each example occurs in an epoch, on average; max_samples keeps only the first examples; "
-               "null_fields: keep gives null members of messages and tools to the template.")
+               "0 is "
+               "how often an example occurs in an epoch, on average; max_samples keeps only the first examples; "
+               "null_fields: keep keeps null members of messages and tools.")
            .also({"train_dataset", "train_data", "data_path", "train_file", "dataset_name", "dataset", "data"})
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,

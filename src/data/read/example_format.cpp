@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -16,23 +17,13 @@ using tokenizer::Message;
 // What other tools call our roles. `conversations` may use the known names; others are only advised upon.
 struct RoleName {
   std::string_view theirs, ours;
-  bool is_known = true;
 };
-constexpr std::array<RoleName, 15> kRoleNames = {{{"human", "user"},
-                                                  {"user", "user"},
-                                                  {"gpt", "assistant"},
-                                                  {"assistant", "assistant"},
-                                                  {"system", "system"},
-                                                  {"tool", "tool"},
-                                                  {"observation", "tool"},
-                                                  {"function_response", "tool"},
-                                                  {"developer", "developer"},
-                                                  {"ipython", "ipython"},
-                                                  {"environment", "environment"},
-                                                  {"bot", "assistant", false},
-                                                  {"model", "assistant", false},
-                                                  {"ai", "assistant", false},
-                                                  {"chatbot", "assistant", false}}};
+constexpr RoleName kKnownRoles[] = {
+    {"human", "user"},          {"user", "user"},       {"gpt", "assistant"},          {"assistant", "assistant"},
+    {"system", "system"},       {"tool", "tool"},       {"observation", "tool"},       {"function_response", "tool"},
+    {"developer", "developer"}, {"ipython", "ipython"}, {"environment", "environment"}};
+constexpr RoleName kOtherRoles[] = {
+    {"bot", "assistant"}, {"model", "assistant"}, {"ai", "assistant"}, {"chatbot", "assistant"}};
 
 // A list of messages, and how they name their fields and roles.
 struct MessageList {
@@ -51,9 +42,9 @@ decltype(auto) named(const std::string& place, Read read) {
   }
 }
 
-RoleName find_role(const std::string& theirs) {
-  const auto* const found = std::ranges::find(kRoleNames, theirs, &RoleName::theirs);
-  return found == kRoleNames.end() ? RoleName{{}, {}, false} : *found;
+std::string find_role(std::span<const RoleName> roles, const std::string& theirs) {
+  const auto found = std::ranges::find(roles, theirs, &RoleName::theirs);
+  return std::string(found == roles.end() ? "" : found->ours);
 }
 
 // Our role for the name in the example, or function_call; empty if the name is unknown.
@@ -65,9 +56,9 @@ std::string role_of(const std::string& name, const MessageList& list) {
       break;
     }
   }
-  const RoleName role = find_role(theirs);
-  if (list.is_sharegpt && theirs != "function_call") return std::string(role.is_known ? role.ours : "");
-  return list.is_sharegpt || role.ours == theirs ? theirs : "";
+  const std::string role = find_role(kKnownRoles, theirs);
+  if (list.is_sharegpt) return theirs == "function_call" ? theirs : role;
+  return role == theirs ? role : "";
 }
 
 // Names all unknown roles of the list together.
@@ -78,7 +69,8 @@ std::string role_of(const std::string& name, const MessageList& list) {
     const Json* const role = message.is_object() ? optional_field(message, list.map, role_field) : nullptr;
     if (role == nullptr || !role->is_string()) continue;
     const auto name = role->get<std::string>();
-    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), ours(find_role(lower_case(name)).ours);
+    const std::string shown = fmt::format("\"{}\"", printable(name, 40)), word = lower_case(name);
+    const std::string ours = find_role(kKnownRoles, word) + find_role(kOtherRoles, word);
     if (!role_of(name, list).empty() || std::ranges::count(unknown, shown) > 0) continue;
     unknown.push_back(shown);
     if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
@@ -332,7 +324,7 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
   return out;
 }
 
-void require_length(const char* field, std::size_t length, std::size_t expected) {
+void require_length(std::string_view field, std::size_t length, std::size_t expected) {
   if (length != expected) {
     throw DataError("", "{} has {} values, input_ids {}; they must have the same length", field, length, expected);
   }
@@ -352,82 +344,74 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   return {first - mask.begin(), end - mask.begin()};
 }
 
-std::vector<std::int32_t> part_of(const std::vector<std::int32_t>& list, std::pair<std::size_t, std::size_t> range) {
-  const auto begin = list.begin();
-  return {begin + static_cast<std::ptrdiff_t>(range.first), begin + static_cast<std::ptrdiff_t>(range.second)};
-}
+// The range of tokens that are not padding.
+using Range = std::pair<std::size_t, std::size_t>;
 
-void remove_padding(TokenSample& sample, std::pair<std::size_t, std::size_t> range) {
+void remove_padding(TokenSample& sample, Range range) {
   for (std::size_t i = 0; i < sample.labels.size(); ++i) {
     if ((i < range.first || i >= range.second) && sample.labels[i] != kIgnoredLabel) {
       throw DataError("", "labels[{}] is {} where attention_mask is 0; padding has the label -100", i,
                       sample.labels[i]);
     }
   }
-  sample.ids = part_of(sample.ids, range);
-  if (!sample.labels.empty()) sample.labels = part_of(sample.labels, range);
+  for (auto* list : {&sample.ids, &sample.labels}) {
+    const auto begin = list->begin();
+    if (!list->empty()) *list = {begin + std::ptrdiff_t(range.first), begin + std::ptrdiff_t(range.second)};
+  }
 }
 
-constexpr const char* kPackedFields[] = {"position_ids", "seq_idx", "seq_lengths", "cu_seq_lens_q"};
-
-bool is_per_token(std::string_view packed_field) { return packed_field == "position_ids" || packed_field == "seq_idx"; }
-
-/// The first token of each document of an example of `size` tokens, ascending, from one of kPackedFields.
-std::vector<std::size_t> documents_of(const char* field, const std::vector<std::int32_t>& values, std::size_t size) {
+/// The first token of each document, ascending, from one of the fields in which tools that pack say it. position_ids and
+/// seq_idx also count the padding outside `range`.
+std::vector<std::size_t> documents_of(std::string_view field, const std::vector<std::int32_t>& values, std::size_t size,
+                                      Range range) {
   std::vector<std::size_t> firsts;
-  const std::string_view name = field;
-  if (is_per_token(name)) {
-    const int step = name == "position_ids" ? 1 : 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      if (i > 0 && values[i] == values[i - 1] + step) continue;
+  if (field == "position_ids" || field == "seq_idx") {
+    require_length(field, values.size(), size);
+    const int step = field == "position_ids" ? 1 : 0;
+    for (std::size_t i = range.first; i < range.second; ++i) {
+      if (i > range.first && values[i] == values[i - 1] + step) continue;
       if (step == 1 && values[i] != 0)
         throw DataError("", "position_ids[{}] is {}; the positions of a document count from 0", i, values[i]);
-      firsts.push_back(i);
+      firsts.push_back(i - range.first);
     }
     return firsts;
   }
   std::size_t end = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto value = static_cast<std::size_t>(values[i]);
-    const std::size_t next = name == "seq_lengths" ? end + value : value;
-    if (next < end || (i == 0 && name != "seq_lengths" && next != 0))
+    const std::size_t next = field == "seq_lengths" ? end + value : value;
+    if (next < end || (i == 0 && field == "cu_seq_lens_q" && next != 0))
       throw DataError("", "{}[{}] is {}; expected 0, then the end of each document, ascending", field, i, value);
     if (next > end) firsts.push_back(end);
     end = next;
   }
-  if (end != size) throw DataError("", "{} describes {} tokens, and input_ids has {}", field, end, size);
+  const std::size_t num_tokens = range.second - range.first;
+  if (end != num_tokens) throw DataError("", "{} describes {} tokens, and input_ids has {}", field, end, num_tokens);
   return firsts;
 }
 
 Sample parse_tokens(const Json& example, const FieldMap& map) {
   TokenSample sample;
   sample.ids = integers_of(required(example, map, "input_ids"), "input_ids", 0);
-  if (sample.ids.empty()) throw DataError("", "input_ids is empty");
+  const std::size_t size = sample.ids.size();
+  if (size == 0) throw DataError("", "input_ids is empty");
   if (const Json* labels = optional_field(example, map, "labels")) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
-    require_length("labels", sample.labels.size(), sample.ids.size());
+    require_length("labels", sample.labels.size(), size);
   }
-  const std::size_t size = sample.ids.size();
-  std::pair<std::size_t, std::size_t> range{0, size};
+  Range range{0, size};
   if (const Json* mask = optional_field(example, map, "attention_mask")) {
     const auto values = integers_of(*mask, "attention_mask", 0);
     require_length("attention_mask", values.size(), size);
     range = attended_range(values);
     remove_padding(sample, range);
   }
-  std::string first_field;
-  for (const char* field : kPackedFields) {
+  for (const char* field : {"position_ids", "seq_idx", "seq_lengths", "cu_seq_lens_q"}) {
     const Json* const given = optional_field(example, map, field);
     if (given == nullptr) continue;
-    auto values = integers_of(*given, field, 0);
-    if (is_per_token(field)) {
-      require_length(field, values.size(), size);
-      values = part_of(values, range);
-    }
-    auto documents = documents_of(field, values, sample.ids.size());
-    if (!first_field.empty() && documents != sample.documents)
-      throw DataError("", "{} and {} describe different documents; keep one of them", first_field, field);
-    if (first_field.empty()) first_field = field;
+    auto documents = documents_of(field, integers_of(*given, field, 0), size, range);
+    if (!sample.documents.empty() && documents != sample.documents)
+      throw DataError("", "{} describes other documents than the field before it; keep one of them", field);
     sample.documents = std::move(documents);
   }
   return sample;

@@ -469,17 +469,17 @@ TEST(Pretokenized, DocumentsAreWhatAnyPackedFieldSays) {
   EXPECT_EQ(documents(R"("position_ids": [1, 1, 0, 1, 2], "attention_mask": [0, 0, 1, 1, 1])"),
             std::vector<std::size_t>{0});
   EXPECT_TRUE(documents(R"("labels": [1, 1, 1, 1, 1])").empty());
-  expect_refused(
-      DatasetType::kPretokenized, R"({"input_ids": [5, 6, 7], )", "}",
-      {{R"("position_ids": [1, 2, 3])", "position_ids[0] is 1; the positions of a document count from 0"},
-       {R"("position_ids": [0, 1, 3])", "position_ids[2] is 3"},
-       {R"("position_ids": [0, 1])", "position_ids has 2 values, input_ids 3"},
-       {R"("position_ids": [[0, 1, 2]])", "position_ids[0] is array, expected an integer"},
-       {R"("seq_lengths": [1, 1])", "seq_lengths describes 2 tokens, and input_ids has 3"},
-       {R"("seq_lengths": [2, 2])", "seq_lengths describes 4 tokens, and input_ids has 3"},
-       {R"("cu_seq_lens_q": [1, 3])", "cu_seq_lens_q[0] is 1; expected 0"},
-       {R"("cu_seq_lens_q": [0, 2, 1, 3])", "cu_seq_lens_q[2] is 1; expected"},
-       {R"("seq_lengths": [1, 2], "seq_idx": [0, 0, 1])", "seq_idx and seq_lengths describe different documents"}});
+  expect_refused(DatasetType::kPretokenized, R"({"input_ids": [5, 6, 7], )", "}",
+                 {{R"("position_ids": [1, 2, 3])", "position_ids[0] is 1; the positions of a document count from 0"},
+                  {R"("position_ids": [0, 1, 3])", "position_ids[2] is 3"},
+                  {R"("position_ids": [0, 1])", "position_ids has 2 values, input_ids 3"},
+                  {R"("position_ids": [[0, 1, 2]])", "position_ids[0] is array, expected an integer"},
+                  {R"("seq_lengths": [1, 1])", "seq_lengths describes 2 tokens, and input_ids has 3"},
+                  {R"("seq_lengths": [2, 2])", "seq_lengths describes 4 tokens, and input_ids has 3"},
+                  {R"("cu_seq_lens_q": [1, 3])", "cu_seq_lens_q[0] is 1; expected 0"},
+                  {R"("cu_seq_lens_q": [0, 2, 1, 3])", "cu_seq_lens_q[2] is 1; expected"},
+                  {R"("seq_lengths": [1, 2], "seq_idx": [0, 0, 1])",
+                   "seq_lengths describes other documents than the field before it"}});
 }
 
 TEST(Pretokenized, RefusesMalformedExamples) {
