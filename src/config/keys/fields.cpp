@@ -196,19 +196,19 @@ FieldGroup adapter_group() {
            .also({"lora_model_dir", "adapter_name_or_path"})}};
 }
 
+std::string datasets_help() {
+  return "Training data: file, folder or glob, or org/name[@revision] in the local Hugging Face cache, with its "
+         "split (default train) and subset. type is " +
+         choice_text(names_of(DatasetType{})) +
+         "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > 0 "
+         "is how often an example occurs in an epoch, on average; max_samples keeps only the first examples; "
+         "null_fields: keep keeps null members of messages and tools.";
+}
+
 FieldGroup data_group() {
   return {
       "Data",
-      {datasets_field(
-           "datasets", &DataSection::datasets,
-           "Training data: file, folder or glob, or org/name[@revision] in the local Hugging Face cache, with its "
-           "split "
-           "(default train) and subset. type is " +
-               choice_text(names_of(DatasetType{})) +
-               "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > "
-               "0 is "
-               "how often an example occurs in an epoch, on average; max_samples keeps only the first examples; "
-               "null_fields: keep keeps null members of messages and tools.")
+      {datasets_field("datasets", &DataSection::datasets, datasets_help())
            .also({"train_dataset", "train_data", "data_path", "train_file", "dataset_name", "dataset", "data"})
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,
