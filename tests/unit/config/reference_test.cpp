@@ -8,19 +8,20 @@
 #include "lora_train/base/file.h"
 #include "lora_train/config/load.h"
 #include "support/temporary_folder.h"
+#include "unit/config/profile_page.h"
 
 namespace lora_train {
 namespace {
 
 // Runs in the root of the repository. scripts/make_profile_docs.sh sets the variable.
 TEST(Reference, CommittedDocumentationIsTheGeneratedOne) {
-  if (std::getenv("LORA_TRAIN_UPDATE_DOCS")) write_file_atomic("docs/profile.md", profile_reference_markdown());
-  EXPECT_TRUE(read_file("docs/profile.md") == profile_reference_markdown())
+  if (std::getenv("LORA_TRAIN_UPDATE_DOCS")) write_file_atomic("docs/profile.md", profile_page());
+  EXPECT_TRUE(read_file("docs/profile.md") == profile_page())
       << "docs/profile.md is not what src/config says. Run scripts/make_profile_docs.sh.";
 }
 
 TEST(Reference, DocumentationNamesEveryKeyOnce) {
-  const std::string text = profile_reference_markdown();
+  const std::string text = profile_page();
   ASSERT_GT(profile_keys().size(), 70u);
   for (const auto& key : profile_keys()) {
     const std::size_t row = text.find("\n| `" + key + "` | ");

@@ -1,5 +1,4 @@
-// Describes all keys of a profile: `check --keys`, `check --schema`, docs/profile.md, and the names that a profile may
-// have.
+// Describes all keys of a profile: `check --keys`, `check --schema`, and the names that a profile may have.
 #pragma once
 
 #include <string>
@@ -15,9 +14,6 @@ std::string other_names_table(const std::string& filter);
 
 /// The same for programs, one JSON object per key and line: key, group, default, values, help, on_resume.
 std::string keys_json(const std::string& filter = "");
-
-/// The text of docs/profile.md.
-std::string profile_reference_markdown();
 
 /// `check --schema`: JSON Schema (draft 7) of a profile, for editors that complete and explain keys.
 std::string profile_schema();
