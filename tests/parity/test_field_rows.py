@@ -102,6 +102,11 @@ def test_arguments_that_are_no_object_refuse_the_row(arguments, template, ours):
     assert got["error"] == "data" and "messages[1].tool_calls[0].arguments" in got["message"], got
 
 
+def test_a_template_that_prints_arguments_as_they_are_gets_text(ours):
+    assert ours.set_template("{% for m in messages %}{{ m.content }}{{ m.tool_calls[0].function.arguments if m.tool_calls }};{% endfor %}", None) == {}
+    assert ours.ask({"row": json.dumps({"messages": [USER, call('{"a": 1}'), TOOL, ANSWER]})})["text"].split(";")[1] == '{"a": 1}'
+
+
 def test_blank_arguments_are_none(template, ours):
     render = template("qwen2.5/chat_template.jinja")
     assert ours.ask({"row": json.dumps({"messages": [USER, call(" "), TOOL, ANSWER]})})["text"] == render({"messages": [USER, call({}), TOOL, ANSWER]})

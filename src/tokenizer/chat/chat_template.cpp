@@ -328,28 +328,29 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   // Finds out which forms of contents and tool calls the template takes.
   void probe() const {
-    const std::string text = "A short text.", id = R"("id": "abcdefghi", "type": "function")";
-    const auto call = [&](const std::string& arguments) {
-      return Message{"assistant", "",
-                     R"({"role": "assistant", "content": "", "tool_calls": [{)" + id +
-                         R"(, "function": {"name": "f", "arguments": )" + arguments + "}}]}"};
-    };
     const Message question{"user", "Hi"};
-    takes_argument_objects_ = try_render({question, call("{}")}) || !try_render({question, call(R"("{}")")});
+    const auto turn = [](std::string role, const std::string& rest) {
+      return Message{role, "",
+                     R"({"role": ")" + role + R"(", "name": "f", "tool_call_id": "abcdefghi", )" + rest + "}"};
+    };
+    const auto call = [&](const std::string& arguments) {
+      return turn("assistant", R"("content": "", "tool_calls": [{"id": "abcdefghi", "type": "function", "function": )"
+                               R"({"name": "f", "arguments": )" +
+                                   arguments + "}}]");
+    };
+    const auto of_object = try_render({question, call(R"({"k": "v"})")});
+    takes_argument_objects_ =
+        of_object ? of_object->find("{'k'") == std::string::npos : !try_render({question, call(R"("{}")")});
+    const Message calls = call(takes_argument_objects_ ? "{}" : R"("{}")");
+    const auto try_content = [&](const std::string& role, const std::string& content) {
+      const Message probed = turn(role, R"("content": )" + content);
+      if (role == "user") return try_render({probed});
+      if (role == "assistant") return try_render({question, probed});
+      return role == "tool" ? try_render({question, calls, probed}) : try_render({probed, question});
+    };
     for (const char* role : {"system", "user", "assistant", "tool", "developer", "ipython", "environment"}) {
-      const auto chat_with = [&](const std::string& content) {
-        const Message turn{
-            role, text,
-            fmt::format(R"({{"role": "{}", "name": "f", "tool_call_id": "abcdefghi", "content": {}}})", role, content)};
-        const std::string_view name = role;
-        if (name == "user") return std::vector<Message>{turn};
-        if (name == "assistant") return std::vector<Message>{question, turn};
-        if (name == "tool")
-          return std::vector<Message>{question, call(takes_argument_objects_ ? "{}" : R"("{}")"), turn};
-        return std::vector<Message>{turn, question};
-      };
-      const auto of_parts = try_render(chat_with(R"([{"type": "text", "text": ")" + text + "\"}]"));
-      const auto of_text = try_render(chat_with('"' + text + '"'));
+      const auto of_parts = try_content(role, R"([{"type": "text", "text": "Some text."}])");
+      const auto of_text = try_content(role, R"("Some text.")");
       if (of_parts && (of_text ? of_parts == of_text : of_parts->find("'type'") == std::string::npos))
         part_roles_.insert(role);
     }
