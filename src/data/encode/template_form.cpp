@@ -34,6 +34,7 @@ bool drop_null_members_of(std::string& json) {
 /// The arguments of a message's calls as objects.
 bool decode_arguments(Json& message, const std::string& place) {
   bool is_any = false;
+  if (!message.contains("tool_calls")) return false;
   Json& calls = message["tool_calls"];
   for (std::size_t i = 0; calls.is_array() && i < calls.size(); ++i) {
     Json& function = calls[i].contains("function") ? calls[i]["function"] : calls[i];
@@ -53,22 +54,19 @@ TemplateForm template_form(ChatSample chat, const tokenizer::ChatTemplate& chat_
   TemplateForm form{std::move(chat)};
   ChatSample& out = form.chat;
   if (null_fields == NullFields::kDrop) {
-    if (!out.has_tools_text) form.has_dropped_nulls |= drop_null_members_of(out.tools_json);
-    form.has_dropped_nulls |= drop_null_members_of(out.kwargs_json);
+    for (std::string* json : {&out.tools_json, &out.kwargs_json}) form.has_dropped_nulls |= drop_null_members_of(*json);
     for (tokenizer::Message& message : out.messages) form.has_dropped_nulls |= drop_null_members_of(message.json);
   }
   for (std::size_t i = 0; i < out.messages.size(); ++i) {
     tokenizer::Message& message = out.messages[i];
-    const bool has_text = message.json.find("\"arguments\":\"") != std::string::npos;
-    const bool has_parts = message.json.find("\"content\":[") != std::string::npos;
-    if (!(has_text && chat_template.takes_argument_objects()) &&
-        !(has_parts && !chat_template.takes_parts(message.role)))
-      continue;
+    const bool decodes =
+        message.json.find("\"arguments\":\"") != std::string::npos && chat_template.takes_argument_objects();
+    const bool joins =
+        message.json.find("\"content\":[") != std::string::npos && !chat_template.takes_parts(message.role);
+    if (!decodes && !joins) continue;
     Json fields = Json::parse(message.json);
-    if (has_text && fields.contains("tool_calls") && chat_template.takes_argument_objects())
-      form.has_decoded_arguments |= decode_arguments(fields, fmt::format("messages[{}]", i));
-    if (has_parts && fields["content"].is_array() && !chat_template.takes_parts(message.role))
-      fields["content"] = message.content;
+    if (decodes) form.has_decoded_arguments |= decode_arguments(fields, fmt::format("messages[{}]", i));
+    if (joins && fields["content"].is_array()) fields["content"] = message.content;
     message.json = fields.dump();
   }
   return form;

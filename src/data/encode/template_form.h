@@ -13,7 +13,7 @@ struct TemplateForm {
 
 /// The chat without null members of objects, which Arrow adds for what other rows have (unless `null_fields` is kKeep);
 /// with arguments of tool calls that are JSON text as objects, and contents of text parts as one text, as far as
-/// `chat_template` does not take them. JSON text in a string keeps its nulls. Throws DataError (where empty) for
+/// `chat_template` does not take them. Arguments that were JSON text keep their nulls. Throws DataError (where empty) for
 /// arguments that are other text.
 TemplateForm template_form(ChatSample chat, const tokenizer::ChatTemplate& chat_template, NullFields null_fields);
 

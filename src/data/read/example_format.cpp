@@ -240,8 +240,6 @@ std::string json_text(const Json& example, const FieldMap& map, const char* fiel
 
 ChatSample with_template_fields(ChatSample sample, const Json& example, const FieldMap& map) {
   sample.tools_json = json_text(example, map, "tools", true);
-  const Json* const tools = optional_field(example, map, "tools");
-  sample.has_tools_text = tools != nullptr && tools->is_string();
   sample.kwargs_json = json_text(example, map, "chat_template_kwargs", false);
   return sample;
 }

@@ -20,7 +20,6 @@ struct ChatSample {
   std::string tools_json, kwargs_json;  ///< as in RenderOptions
   /// Loss weight per message: 0 = not trained, nullopt = as loss_on says; missing entries are nullopt.
   std::vector<std::optional<float>> weights = {};
-  bool has_tools_text = false;  ///< the tools were JSON text in a string
 };
 
 /// Plain text, to which EOS is added. `prompt` is empty for layout text.

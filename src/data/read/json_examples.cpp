@@ -62,13 +62,11 @@ std::string reason_of(std::string what) {
 // The outermost value: an example, an array of examples, or anything.
 enum class Root { kRow, kRows, kValue };
 
-/// Numbers that JSON or the chat template cannot have are binary values of these subtypes.
-enum BadNumber : std::uint8_t { kBigInteger, kNotFinite };
-
+/// The kind of a value, for messages.
 std::string name_of(const Json& value) {
-  if (value.size() == 1 && value.contains("bytes")) return "bytes that are not UTF-8";  // of a table
-  if (!value.is_binary()) return value.type_name();
-  return value.get_binary().subtype() == kBigInteger ? "an integer beyond 64 bits" : "NaN or Infinity";
+  if (value.is_binary()) return "NaN, Infinity or an integer beyond 64 bits";
+  const bool is_bytes = value.size() == 1 && value.contains("bytes");  // of a table
+  return is_bytes ? "bytes that are not UTF-8" : value.type_name();
 }
 
 class ExampleBuilder {
@@ -96,7 +94,7 @@ class ExampleBuilder {
   bool string(std::string& value) {
     if (given_[last_byte()] == '"') return scalar(std::move(value));
     // NaN or Infinity: in a column of its own, pandas writes it for a missing value.
-    return scalar(depth_ == 1 && root_ != Root::kValue ? Json() : Json::binary({}, kNotFinite));
+    return scalar(depth_ == 1 && root_ != Root::kValue ? Json() : Json::binary({}));
   }
   bool binary(Json::binary_t&) { return false; }
 
@@ -170,7 +168,7 @@ class ExampleBuilder {
     if (depth_ == 0 && root_ != Root::kValue) {
       fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
     } else if (!example_.problem) {
-      place(is_exact ? std::move(value) : Json::binary({}, kBigInteger));
+      place(is_exact ? std::move(value) : Json::binary({}));
     }
     if (depth_ == 0) end_row();
     return true;

@@ -282,13 +282,12 @@ class CsvReader : public ExampleReader {
     Record record;
     if (!records_.read(record)) return;
     columns_ = std::move(record.fields);
-    for (const auto& [separator, name] : {std::pair{';', "semicolons"}, std::pair{'\t', "tabs"}}) {
-      if (columns_.size() > 1 || columns_.front().find(separator) == std::string::npos) continue;
+    if (columns_.size() == 1 && columns_.front().find(';') != std::string::npos) {
       throw DataError(
           place(file(), record.line, 1),
-          "the columns are separated by {}, expected commas (.csv) or tabs (.tsv); convert the file: python3 "
-          "-c \"import pandas; pandas.read_csv('{}', sep='{}').to_csv('rows.csv', index=False)\"",
-          name, file(), separator == '\t' ? "\\t" : ";");
+          "the columns are separated by semicolons, expected commas (.csv) or tabs (.tsv); convert the file: "
+          "python3 -c \"import pandas; pandas.read_csv('{}', sep=';').to_csv('rows.csv', index=False)\"",
+          file());
     }
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       // As pandas names its index, and Excel's columns without a title.

@@ -38,15 +38,16 @@ std::string without_blanks(std::string_view text) {
   return out;
 }
 
-// All strings of a value, concatenated. Without the wrapping of tool calls (type, id), which many templates omit.
-void append_strings(const jinja::Value& value, std::string& out, bool is_tool_calls = false) {
+// All strings of a value, concatenated; without the wrapping of tool calls and parts (type, id), which many templates
+// omit.
+void append_strings(const jinja::Value& value, std::string& out, bool is_wrapped = false) {
   if (const auto* text = value.as_text()) out += text->bytes();
   if (const auto* list = value.as_list()) {
-    for (const jinja::Value& item : *list) append_strings(item, out, is_tool_calls);
+    for (const jinja::Value& item : *list) append_strings(item, out, is_wrapped);
   }
   if (const auto* dict = value.as_dict()) {
     for (const auto& [name, part] : dict->items) {
-      if (!is_tool_calls || (name != "type" && name != "id")) append_strings(part, out);
+      if (!is_wrapped || (name != "type" && name != "id")) append_strings(part, out);
     }
   }
 }
@@ -119,13 +120,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
       const jinja::Field field = jinja::field_named(key);
       if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
       std::string strings;
-      if (field == jinja::Field::kContent && value.as_list() != nullptr) {
-        for (const jinja::Value& part : *value.as_list()) {
-          if (const jinja::Value* const words = member(part, "text")) append_strings(*words, strings);
-        }
-      } else {
-        append_strings(value, strings, field == jinja::Field::kToolCalls);
-      }
+      append_strings(value, strings, field == jinja::Field::kToolCalls || field == jinja::Field::kContent);
       const std::string wanted = without_blanks(strings);
       const std::size_t rendered = shown.ink[i][static_cast<std::size_t>(field)];
       if (rendered >= wanted.size()) continue;

@@ -76,10 +76,10 @@ def test_columns_are_named_once_per_dataset_in_order(tokenize):
 
 
 @pytest.mark.parametrize("row, words", [
-    ({"messages": CHAT["messages"], "tools": [{"name": "f", "x": 10**30}]}, "tools has an integer beyond 64 bits; write a string or null"),
-    ({"messages": [CHAT["messages"][0] | {"x": float("nan")}, CHAT["messages"][1]]}, "messages[0] has NaN or Infinity; write a string or null"),
-    ({"text": 10**30}, "text is an integer beyond 64 bits, expected a string"), ({"input_ids": [1], "labels": [float("nan")]}, "labels[0] is NaN or Infinity, expected an integer"),
-    ({"input_ids": [10**20], "labels": [1]}, "input_ids[0] is an integer beyond 64 bits")])
+    ({"messages": CHAT["messages"], "tools": [{"name": "f", "x": 10**30}]}, "tools has NaN, Infinity or an integer beyond 64 bits; write a string or null"),
+    ({"messages": [CHAT["messages"][0] | {"x": float("nan")}, CHAT["messages"][1]]}, "messages[0] has NaN, Infinity or an integer beyond 64 bits; write a string or null"),
+    ({"text": 10**30}, "text is NaN, Infinity or an integer beyond 64 bits, expected a string"), ({"input_ids": [1], "labels": [float("nan")]}, "labels[0] is NaN, Infinity or an integer beyond 64 bits, expected an integer"),
+    ({"input_ids": [10**20], "labels": [1]}, "input_ids[0] is NaN, Infinity or an integer beyond 64 bits")])
 def test_numbers_that_no_template_can_write_are_refused_where_they_are_read(row, words, tokenize):
     refused(tokenize, [row], words)
 

@@ -189,7 +189,7 @@ TEST(Messages, RefusesOtherWeights) {
                   {R"("weight": "0")", "messages[0].weight is string, expected 0"},
                   {R"("weight": true)", "messages[0].weight is boolean, expected 0"},
                   {R"("train": 2)", "messages[0].train is number, expected true or false"},
-                  {R"("weight": NaN)", "NaN or Infinity"},
+                  {R"("weight": NaN)", "NaN, Infinity or"},
                   {R"("train": "false")", "messages[0].train is string, expected true or false"},
                   {R"("train": true, "weight": 0)", "train is true and weight is 0"},
                   {R"("train_detail": [])", "messages[0].train_detail is not supported"}});
@@ -333,9 +333,10 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
     return R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + tools + "\"}";
   };
   const auto said = [&](const std::string& tools) { return refusal(with(tools), DatasetType::kMessages); };
-  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools has an integer beyond 64 bits; write a string or null");
+  EXPECT_EQ(said("[123456789012345678901234567890]"),
+            "tools has NaN, Infinity or an integer beyond 64 bits; write a string or null");
   EXPECT_SAYS(said(R"([{\"a\": 1, \"a\": 2}])"), "rejected: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]"), "tools has NaN or Infinity; write a string or null");
+  EXPECT_EQ(said("[NaN]"), "tools has NaN, Infinity or an integer beyond 64 bits; write a string or null");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
   EXPECT_SAYS(said("[1] [2]"), "rejected: invalid JSON: ");
   EXPECT_SAYS(said(std::string(10'000, '[')), "deeper than 64");

@@ -124,7 +124,6 @@ TEST_F(ExampleReaderTest, CsvGivesColumnsAsStrings) {
 TEST_F(ExampleReaderTest, CsvNamesAnotherSeparator) {
   expect("\xEF\xBB\xBFinstruction;output\n1;2\n", {"!:1:1"}, "separated by semicolons, expected commas", "rows.csv");
   EXPECT_SAYS(messages_, "rows.csv', sep=';').to_csv(");
-  expect("a\tb\n1\t2\n", {"!:1:1"}, "separated by tabs", "rows.csv");
   expect("sep=;\na;b\n", {"!:1:1"}, "semicolons", "rows.tsv");
   EXPECT_EQ(read("\"a;b\",c\n1,2\n", "rows.csv"), (Places{"2"}));
 }
