@@ -272,6 +272,17 @@ TEST(ChatTemplate, SeesAStopRequestInsideALoop) {
 }
 
 // Looking for the content in what was rendered is linear: finding it by trial would take hours.
+TEST(ChatTemplate, TellsWhichPartsOfAContentWereDropped) {
+  const std::vector<Message> chat = {
+      {"user", "",
+       R"({"role": "user", "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]})"}};
+  const std::string parts = "{% for p in messages[0].content%s %}{{ p.text }}{% endfor %}";
+  const auto with = [&](const std::string& which) { return std::string(parts).replace(parts.find("%s"), 2, which); };
+  EXPECT_EQ(omitted(with(""), chat), std::vector<std::string>{});
+  EXPECT_EQ(omitted(with("[1:]"), chat), std::vector<std::string>{"0content?"});
+  EXPECT_EQ(omitted(with("[2:]"), chat), std::vector<std::string>{"0content"});
+}
+
 TEST(ChatTemplate, LooksForLeftOutContentInLinearTime) {
   const std::vector<Message> messages = {{"user", std::string(8 << 20, 'a')},
                                          {"assistant", std::string(4 << 20, 'a') + "b"}};
