@@ -1,9 +1,9 @@
-// Python's formats: text % values and text.format(...). Rarer parts of their grammars are refused as not supported.
+// Python's formats: text % values and text.format(...). Numbers take what means the same in Python and in fmt; other formats
+// are refused as not supported.
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "jinja.h"
@@ -13,165 +13,46 @@
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-struct FormatSpec {
-  std::string fill = " ";  ///< one character
-  char align = 0;          ///< < > ^, = between sign and digits, 0 for the type's own
-  std::string sign = {};   ///< "+" or " " if a number without a minus gets it
-  bool alternate = false, grouped = false;
-  std::size_t width = 0;  ///< in characters
-  std::optional<std::size_t> precision = {};
-  char type = 0;
-};
-
-constexpr std::size_t kMaxPrecision = 500;
+constexpr std::string_view kDigits = "0123456789";
 
 [[noreturn]] void refuse_format(std::string_view format) {
   throw RenderError{fmt::format("the format \"{}\" is not supported", format), true};
 }
 
-[[noreturn]] void refuse_type(char type, const Value& value) {
-  throw RenderError{fmt::format("unknown format code '{}' for an object of type '{}'", type, value.type_name())};
+bool is_one_of(char type, std::string_view types) { return type != 0 && types.find(type) != std::string_view::npos; }
+
+/// A number by [sign][0][width][.precision] and a type of "dxXeEfFgG", or 0 for the value's own.
+std::string formatted(const Value& value, std::string_view spec, char type) {
+  const std::size_t point = std::min(spec.find('.'), spec.size());
+  const std::string_view width = spec.substr(0, point), precision = spec.substr(point);
+  const std::size_t sign = width.starts_with('+') || width.starts_with(' ') ? 1 : 0;
+  const bool is_real = is_one_of(type, "eEfFgG") || (type == 0 && !value.is_whole());
+  const bool is_good = width.find_first_not_of(kDigits, sign) == std::string_view::npos && width.size() < sign + 4 &&
+                       precision.size() != 1 && precision.size() < 4 &&
+                       precision.find_first_not_of(kDigits, 1) == std::string_view::npos;
+  if (!is_good || (!is_real && !precision.empty())) refuse_format(spec);
+  if (!is_real && !value.is_whole())
+    throw RenderError{fmt::format("unknown format code '{}' for an object of type '{}'", type, value.type_name())};
+  const double real = value.number();
+  if (is_real && ((type == 0 && !spec.empty()) || (!std::isfinite(real) && width.size() > sign))) refuse_format(spec);
+  if (is_real && type == 0) return float_repr(real);
+  const std::string format = fmt::format("{{:{}{}}}", spec, type == 0 ? 'd' : type);
+  return is_real ? fmt::format(fmt::runtime(format), std::isnan(real) ? std::fabs(real) : real)
+                 : fmt::format(fmt::runtime(format), value.whole());
 }
 
-bool is_one_of(char type, std::string_view types) { return types.find(type) != std::string_view::npos; }
-
-// Walks the characters of a format.
-struct FormatReader {
-  std::string_view format;
-  std::size_t at = 0;
-
-  // Passes the next character if it is one of these; else 0.
-  char accept(std::string_view chars) {
-    return at < format.size() && is_one_of(format[at], chars) ? format[at++] : '\0';
+/// What the directive of `type` writes for a value.
+Text written(const Value& value, std::string_view spec, char type) {
+  if (type == 's' || type == 'r') {
+    if (!spec.empty()) refuse_format(spec);
+    const bool is_quoted = type == 'r' && (value.as_text() != nullptr || value.is_undefined());
+    return is_quoted ? Text(value.repr(), kComputed) : value.str();
   }
-
-  // A decimal number; 0 if there are no digits.
-  std::size_t number() {
-    std::size_t value = 0;
-    const auto parsed = std::from_chars(format.data() + at, format.data() + format.size(), value);
-    if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"too many decimal digits in a format string"};
-    at = static_cast<std::size_t>(parsed.ptr - format.data());
-    return value;
-  }
-
-  // Without digits it is 0.
-  void read_precision(FormatSpec& spec) {
-    if (accept(".") == 0) return;
-    spec.precision = number();
-    if (*spec.precision > kMaxPrecision) refuse_format(format);
-  }
-};
-
-/// [[fill]align][sign][#][0][width][,][.precision][type]
-FormatSpec parse_format_spec(std::string_view format) {
-  FormatSpec spec;
-  FormatReader reader{format};
-  const std::size_t first = std::max<std::size_t>(utf8_char(format, 0).length, 1);
-  const bool has_fill = first < format.size() && is_one_of(format[first], "<>^=");
-  if (has_fill) {
-    spec.fill = format.substr(0, first);
-    reader.at = first;
-  }
-  spec.align = reader.accept("<>^=");
-  if (const char sign = reader.accept("+- "); sign != 0 && sign != '-') spec.sign = sign;
-  spec.alternate = reader.accept("#") != 0;
-  if (reader.accept("0") != 0) {
-    if (!has_fill) spec.fill = "0";
-    if (spec.align == 0) spec.align = '0';
-  }
-  spec.width = reader.number();
-  spec.grouped = reader.accept(",") != 0;
-  reader.read_precision(spec);
-  const bool has_no_digits = format.substr(0, reader.at).ends_with('.');
-  spec.type = reader.accept("sdxXeEfFgG%");
-  if (has_no_digits || reader.at < format.size() || (spec.grouped && spec.fill == "0")) refuse_format(format);
-  return spec;
-}
-
-/// [flags][width][.precision]type
-FormatSpec parse_directive(FormatReader& reader) {
-  FormatSpec spec;
-  const std::size_t begin = reader.at;
-  bool has_zero = false;
-  while (const char flag = reader.accept("-0+ #")) {
-    has_zero = has_zero || flag == '0';
-    if (flag == '-') spec.align = '<';
-    if (flag == '#') spec.alternate = true;
-    if (flag == '+' || (flag == ' ' && spec.sign.empty())) spec.sign = flag;
-  }
-  if (spec.align == 0) {
-    spec.align = has_zero ? '=' : '>';
-    if (has_zero) spec.fill = "0";
-  }
-  spec.width = reader.number();
-  reader.read_precision(spec);
-  if (reader.at == reader.format.size()) throw RenderError{"incomplete format"};
-  spec.type = reader.accept("srdiuxXeEfFgG");
-  if (spec.type == 0) refuse_format("%" + std::string(reader.format.substr(begin, reader.at + 1 - begin)));
-  if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
-  return spec;
-}
-
-// A number without padding.
-std::string written_number(const Value& value, const FormatSpec& spec) {
-  const bool is_real = is_one_of(spec.type, "eEfFgG%"), is_percent = spec.type == '%';
-  if (spec.precision && !is_real)
-    throw RenderError{"a format precision without one of the types e, f, g and % is not supported", true};
-  if (spec.alternate && !is_one_of(spec.type, "xX"))
-    throw RenderError{"a # in a format of another type than x is not supported", true};
-  if (spec.type == 0 && !value.is_whole()) {
-    const double real = value.number();
-    return (std::signbit(real) && !std::isnan(real) ? "" : spec.sign) + float_repr(real);
-  }
-  if (spec.type == 's' || (!is_real && !value.is_whole())) refuse_type(spec.type, value);
-  const std::string format = fmt::format("{{:{}{}{}{}}}", spec.sign, spec.alternate ? "#" : "",
-                                         spec.precision ? fmt::format(".{}", *spec.precision) : "",
-                                         is_percent       ? 'f'
-                                         : spec.type == 0 ? 'd'
-                                                          : spec.type);
-  if (!is_real) return fmt::format(fmt::runtime(format), value.whole());
-  const double real = is_percent ? value.number() * 100 : value.number();
-  return fmt::format(fmt::runtime(format), std::isnan(real) ? std::fabs(real) : real) + (is_percent ? "%" : "");
-}
-
-/// format(value, spec). RenderError if the type does not support it.
-Text formatted(const Value& value, const FormatSpec& spec) {
-  const bool is_text = value.as_text() != nullptr;
-  if (!is_text && !value.is_number())
-    throw RenderError{fmt::format("unsupported format string passed to {}.__format__", value.type_name())};
-  Text body;
-  std::size_t digits = 0;  // where they begin
-  if (is_text) {
-    if (spec.type != 0 && spec.type != 's') refuse_type(spec.type, value);
-    if (spec.align == '=' || !spec.sign.empty() || spec.alternate || spec.grouped)
-      throw RenderError{"a sign, zero, # or comma in the format of a string is not supported", true};
-    const auto positions = char_positions(value.as_text()->bytes());
-    const std::size_t count = positions.size() - 1;
-    body = value.as_text()->slice(0, positions[std::min(spec.precision.value_or(count), count)]);
-  } else {
-    std::string number = written_number(value, spec);
-    digits = number.find_first_not_of("+- ") + (spec.alternate ? 2 : 0);
-    std::size_t whole_end = std::min(number.find_first_not_of("0123456789", digits), number.size());
-    if (spec.grouped && is_one_of(spec.type, "xX")) refuse_type(spec.type, value);
-    for (; spec.grouped && whole_end > digits + 3; whole_end -= 3) number.insert(whole_end - 3, ",");
-    body = Text(number, kTemplate);
-  }
-  const char align = spec.align == '0' ? (is_text ? '<' : '=') : spec.align != 0 ? spec.align : is_text ? '<' : '>';
-  const std::size_t missing = missing_chars(body, spec.width);
-  const std::size_t left = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
-  return pad(body, align == '=' ? digits : 0, left, missing - left, spec.fill);
-}
-
-Text written(const Value& value, FormatSpec spec) {
-  if (spec.type == 's' || spec.type == 'r') {  // which ignore the flags of numbers
-    const bool is_quoted = spec.type == 'r' && (value.as_text() != nullptr || value.is_undefined());
-    spec = {
-        .align = spec.align == '=' ? '>' : spec.align, .width = spec.width, .precision = spec.precision, .type = 's'};
-    return formatted(is_quoted ? Value::string(value.repr(), kComputed) : value.str(), spec);
-  }
-  if (!value.is_number() || (!value.is_whole() && is_one_of(spec.type, "xX")))
-    throw RenderError{fmt::format("%{} format: a number is required, not {}", spec.type, value.type_name())};
-  return formatted(spec.type == 'd' && !value.is_whole() ? truncated(value.number()) : value, spec);
+  if (!is_one_of(type, "diuxXeEfFgG")) refuse_format(std::string("%") + type);
+  if (!value.is_number() || (!value.is_whole() && is_one_of(type, "xX")))
+    throw RenderError{fmt::format("%{} format: a number is required, not {}", type, value.type_name())};
+  if (!is_one_of(type, "diu")) return Text(formatted(value, spec, type), kTemplate);
+  return Text(formatted(value.is_whole() ? value : truncated(value.number()), spec, 'd'), kTemplate);
 }
 
 }  // namespace
@@ -202,32 +83,36 @@ Text percent_format(const Text& text, const Value& values) {
   std::size_t next = 0;
   // As in Python, which tolerates leftovers in anything with a subscript.
   const bool may_remain = !is_tuple && (values.as_dict() != nullptr || values.is_indexable() || values.is_undefined());
-  const auto take = [&](FormatReader& reader) {
-    if (reader.accept("(") == 0) {
+  const auto take = [&](std::size_t& at) {
+    if (at == format.size() || format[at] != '(') {
       if (next == given.size()) throw RenderError{"not enough arguments for format string"};
       return given[next++];
     }
-    const std::size_t end = format.find(')', reader.at);
+    const std::size_t end = format.find(')', at);
     if (end == std::string_view::npos) throw RenderError{"incomplete format key"};
-    const std::string_view name = format.substr(reader.at, end - reader.at);
+    const std::string_view name = format.substr(at + 1, end - at - 1);
     if (values.as_mapping() == nullptr) throw RenderError{"format requires a mapping"};
     const Value* found = values.as_mapping()->find(name);
     if (found == nullptr) throw RenderError{fmt::format("the format names \"{}\", which the mapping lacks", name)};
-    reader.at = end + 1;
+    at = end + 1;
     return *found;
   };
   Text out;
-  for (FormatReader reader{format}; reader.at < format.size();) {
-    const std::size_t percent = std::min(format.find('%', reader.at), format.size());
-    out.append(text, reader.at, percent);
-    reader.at = std::min(percent + 1, format.size());
+  for (std::size_t at = 0; at < format.size();) {
+    const std::size_t percent = std::min(format.find('%', at), format.size());
+    out.append(text, at, percent);
+    at = percent + 1;
     if (percent == format.size()) break;
-    if (reader.accept("%") != 0) {
+    if (at < format.size() && format[at] == '%') {
       out.append("%", kTemplate);
+      ++at;
       continue;
     }
-    const Value value = take(reader);
-    out.append(written(value, parse_directive(reader)));
+    const Value value = take(at);
+    const std::size_t type = format.find_first_not_of("-+ #.0123456789", at);
+    if (type == std::string_view::npos) throw RenderError{"incomplete format"};
+    out.append(written(value, format.substr(at, type - at), format[type]));
+    at = type + 1;
   }
   if (next < given.size() && !may_remain) throw RenderError{"not all arguments converted during string formatting"};
   return out;
@@ -273,7 +158,15 @@ Text brace_format(const Text& text, const Arguments& arguments) {
       refuse_format(field);
     const Value given = argument(name);
     const Value value = is_repr ? Value::string(given.repr(), kComputed) : is_str ? Value(given.str()) : given;
-    out.append(spec.size() > 1 ? formatted(value, parse_format_spec(spec.substr(1))) : value.str());
+    spec.remove_prefix(spec.empty() ? 0 : 1);
+    if (spec.empty()) {
+      out.append(value.str());
+    } else if (!value.is_number()) {
+      refuse_format(field);
+    } else {
+      const char type = is_one_of(spec.back(), "dxXeEfFgG") ? spec.back() : '\0';
+      out.append(formatted(value, spec.substr(0, spec.size() - (type == 0 ? 0 : 1)), type), kTemplate);
+    }
     at = end + 1;
   }
   return out;
