@@ -484,7 +484,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   if (!find_field(root)) {
     const Alias* alias = find_alias(root);
     if (alias) findings_.mistake(place, path, "to set a nested value, use the key's own name: " + alias->key + ".");
-    if (!alias) report_unknown(root, value);
+    if (!alias && !take_refused(root, value)) report_unknown(root, value);
     return;
   }
   const auto current = values_.find(root);

@@ -3,7 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -52,18 +54,31 @@ std::size_t strip_right(std::string_view text, std::size_t end) {
   return end;
 }
 
+// transformers' SPECIAL_TOKENS_ATTRIBUTES: new tokens get their ids in this order, before all others.
+constexpr std::string_view kStandardKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                              "pad_token", "cls_token", "mask_token"};
+
+bool is_standard(std::string_view key) { return std::ranges::count(kStandardKeys, key) > 0; }
+
 // A token is written as a string or as an added-token object.
-std::optional<std::string> token_text(const JsonPlace& place) {
-  if (place.is_null()) return std::nullopt;
-  return place.value().is_object() ? place.at("content").string() : place.string();
+AddedToken special_token(const JsonPlace& place) {
+  if (place.value().is_object()) return read_added_token(place, 0);
+  return {.content = place.string(), .normalized = false, .special = true, .where = place.where()};
+}
+
+void name_token(const std::string& key, const JsonPlace& place, SpecialTokens& out) {
+  AddedToken token = place.is_null() ? AddedToken() : special_token(place);
+  token.special = true;
+  out.named[key] = place.is_null() ? std::nullopt : std::optional(token.content);
+  if (!out.has_decoder) out.by_key[key] = std::move(token);
 }
 
 void read_named(const JsonPlace& root, SpecialTokens& out) {
   if (!root.value().is_object()) root.fail("expected an object");
   for (const auto& [key, value] : root.value().items()) {
     const bool is_token = key.ends_with("_token") && !key.starts_with("add_") && !value.is_boolean();
-    if (!is_token || out.named.contains(key)) continue;
-    out.named[key] = token_text(root.at(key));
+    const bool is_taken = out.named.contains(key) && (out.has_decoder || !is_standard(key));
+    if (is_token && !is_taken) name_token(key, root.at(key), out);
   }
 }
 
@@ -77,39 +92,42 @@ void read_added(const JsonPlace& place, SpecialTokens& out) {
 }
 
 // A list of tokens, or an object of name: token.
-void read_additional(const JsonPlace& root, const char* key, SpecialTokens& out) {
-  const auto list = root.find(key);
-  if (!list) return;
-  const auto add = [&](const JsonPlace& place) {
-    if (const auto token = token_text(place)) out.additional.push_back(*token);
-  };
-  if (list->value().is_object()) {
-    for (const auto& [name, value] : list->value().items()) add(list->at(name));
-  } else {
-    for (const JsonPlace& element : list->elements()) add(element);
+void read_extra(const JsonPlace& list, SpecialTokens& out) {
+  if (list.value().is_object()) {
+    for (const auto& [name, value] : list.value().items()) name_token(name, list.at(name), out);
+    return out.extra.reset();
   }
+  if (!out.extra) out.extra.emplace();
+  if (list.is_null()) return;
+  for (const JsonPlace& token : list.elements()) out.extra->push_back(special_token(token));
 }
 
-void read_token_map(const JsonPlace& root, SpecialTokens& out) {
+// tokenizer_config.json, then special_tokens_map.json, which transformers only reads without an added_tokens_decoder.
+void read_token_map(const JsonPlace& root, SpecialTokens& out, bool is_config) {
   read_named(root, out);
-  read_additional(root, "additional_special_tokens", out);
-  read_additional(root, "extra_special_tokens", out);
+  if (out.has_decoder) return;
+  const bool has_extra = root.value().contains("extra_special_tokens");
+  if (has_extra) read_extra(root.at("extra_special_tokens"), out);
+  const bool is_taken = is_config ? has_extra : out.extra.has_value();
+  const std::string old = "additional_special_tokens";
+  if (!is_taken && root.value().contains(old)) read_extra(root.at(old), out);
 }
 
 // {token: id}, which transformers wrote before added_tokens_decoder.
 void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
   if (!root.value().is_object()) root.fail("expected an object of token: id");
-  const std::vector<std::string> special = out.in_text();
+  const auto names = out.in_text();
   for (const auto& [content, value] : root.value().items()) {
     const JsonPlace place = root.at(content);
-    AddedToken token{.id = place.id(), .content = content, .normalized = false, .where = place.where()};
-    token.special = std::find(special.begin(), special.end(), content) != special.end();
-    out.added.push_back(std::move(token));
+    const bool special = std::ranges::any_of(names, [&](const auto& name) { return name.second.content == content; });
+    out.added.push_back(
+        {.id = place.id(), .content = content, .normalized = !special, .special = special, .where = place.where()});
   }
 }
 
 void read_tokenizer_config(const JsonPlace& root, SpecialTokens& out) {
-  read_token_map(root, out);
+  read_token_map(root, out, true);
+  out.has_decoder = root.value().contains("added_tokens_decoder");
   if (const auto add_bos = root.find("add_bos_token")) out.add_bos_token = add_bos->boolean();
   out.legacy = root.boolean_or("legacy", true);
   if (const auto added = root.find("added_tokens_decoder")) read_added(*added, out);
@@ -268,11 +286,13 @@ std::optional<std::string> SpecialTokens::name(const std::string& key) const {
   return found == named.end() ? std::nullopt : found->second;
 }
 
-std::vector<std::string> SpecialTokens::in_text() const {
-  std::vector<std::string> tokens = additional;
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    if (auto token = name(key); token && !token->empty()) tokens.push_back(std::move(*token));
+std::vector<std::pair<std::string, AddedToken>> SpecialTokens::in_text() const {
+  std::vector<std::pair<std::string, AddedToken>> tokens;
+  for (const std::string_view key : kStandardKeys) {
+    if (const auto found = by_key.find(std::string(key)); found != by_key.end()) tokens.emplace_back(*found);
   }
+  std::ranges::copy_if(by_key, std::back_inserter(tokens), [](const auto& each) { return !is_standard(each.first); });
+  for (const AddedToken& token : extra.value_or(std::vector<AddedToken>())) tokens.emplace_back("", token);
   return tokens;
 }
 
@@ -288,15 +308,17 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
     out.bytes += '\0';
   };
   read("tokenizer_config.json", read_tokenizer_config);
-  read("special_tokens_map.json", read_token_map);
-  if (out.added.empty() && !std::filesystem::exists(folder / "tokenizer.json")) {
-    read("added_tokens.json", read_added_tokens_file);
-  }
+  read("special_tokens_map.json", [](const JsonPlace& root, SpecialTokens& to) { read_token_map(root, to, false); });
+  if (!out.has_decoder) read("added_tokens.json", read_added_tokens_file);
   std::ranges::stable_sort(out.added, {}, &AddedToken::id);
   read("generation_config.json", read_generation_config);
   if (const auto config = folder / "config.json"; std::filesystem::exists(config)) {  // does not affect ids
     const Json json = parse_json_file(config);
-    out.model_type = JsonPlace(json, config.string()).string_or("model_type", "");
+    const JsonPlace root(json, config.string());
+    out.model_type = root.string_or("model_type", "");
+    const auto text = root.find("text_config");
+    const auto size = (text ? *text : root).find("vocab_size");
+    if (size && std::filesystem::exists(folder / "tokenizer.json")) out.num_rows = size->integer();
   }
   return out;
 }
@@ -322,13 +344,42 @@ std::int32_t FileTokenizer::next_added_id() const {
 
 void FileTokenizer::add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options) {
   const std::unordered_set<std::int32_t> own = added_;
+  const auto add_beside = [&](const AddedToken& token, bool is_new) {
+    const std::int32_t next = next_added_id();
+    add(token, options);
+    if (!is_new) return;
+    if (token.id != next) {
+      throw FormatError(token.where, "transformers gives added token \"{}\" the next free id, {}; write that, not {}",
+                        token.content, next, token.id);
+    }
+    if (special.num_rows && token.id >= *special.num_rows) {
+      throw FormatError(
+          token.where,
+          "\"{}\" is new, and the model has no row for its id, {} (vocab_size is {}); remove it, and name "
+          "it in add_tokens if you need it",
+          token.content, token.id, *special.num_rows);
+    }
+    side_tokens_.push_back(token);
+  };
   for (const AddedToken& token : special.added) {
     const auto known = token_to_id(token.content);
-    if (!known || !own.contains(*known)) add(token, options);
+    if (!known || !own.contains(*known)) add_beside(token, !known);
   }
-  for (const std::string& name : special.in_text()) {
-    const auto id = token_to_id(name);
-    if (id && !added_.contains(*id)) add({.id = *id, .content = name, .normalized = false, .special = true}, options);
+  bool has_unordered = false;
+  for (auto& [key, token] : special.in_text()) {
+    const auto known = token_to_id(token.content);
+    if (token.content.empty() || (known && added_.contains(*known))) continue;
+    if (token.lstrip || token.rstrip || token.single_word) {
+      throw FormatError(token.where,
+                        "lstrip, rstrip and single_word of \"{}\" depend on tokenizer_class; name it without them",
+                        token.content);
+    }
+    if (!known && !key.empty() && !is_standard(key) && std::exchange(has_unordered, true)) {
+      throw FormatError(token.where, "\"{}\" is the second new token with a name; list both in extra_special_tokens",
+                        token.content);
+    }
+    token.id = known.value_or(next_added_id());
+    add_beside(token, !known);
   }
 }
 

@@ -80,20 +80,25 @@ struct SpecialTokens {
   std::optional<bool> add_bos_token;
   /// For Hugging Face's SentencePiece-style tokenizers: false puts the dummy space before the first stretch only.
   bool legacy = true;
-  /// added_tokens_decoder, else added_tokens.json next to a tokenizer.model; by ascending id.
+  /// added_tokens_decoder, else added_tokens.json; by ascending id.
   std::vector<AddedToken> added;
-  /// additional_special_tokens and extra_special_tokens.
-  std::vector<std::string> additional;
+  /// It has an added_tokens_decoder: as in transformers, tokens of other files are not added then.
+  bool has_decoder = false;
+  /// The tokens of `named` that Hugging Face adds if need be.
+  std::map<std::string, AddedToken> by_key;
+  /// The list extra_special_tokens, else additional_special_tokens. Where it is an object, it is in `named`.
+  std::optional<std::vector<AddedToken>> extra;
   std::vector<std::int32_t> generation_eos_ids;
   /// model_type in config.json; empty without one.
   std::string model_type;
+  /// vocab_size in config.json, beside a tokenizer.json.
+  std::optional<std::int64_t> num_rows;
   /// The bytes read, for fingerprints.
   std::string bytes;
 
   std::optional<std::string> name(const std::string& key) const;
-  /// Special tokens that Hugging Face finds in text even if no list of added tokens has them: bos_token and the like,
-  /// and `additional`.
-  std::vector<std::string> in_text() const;
+  /// Special tokens that Hugging Face adds, in its order: `by_key` with their key, then `extra` without.
+  std::vector<std::pair<std::string, AddedToken>> in_text() const;
 };
 
 /// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json if
@@ -112,12 +117,14 @@ class FileTokenizer : public Tokenizer {
   /// As in tokenizers: AddedVocabulary::add_tokens.
   std::int32_t next_added_id() const override;
   void add_token(const AddedToken& token) final { add(token, {}); }
+  std::vector<AddedToken> side_tokens() const final { return side_tokens_; }
 
   /// "" for an id without a token.
   const std::string& spelling(std::int32_t id) const;
   /// The first id of equal tokens counts.
   void set_token(std::int32_t id, const std::string& token);
-  /// The tokens of the files next to the tokenizer's that its own do not add.
+  /// The tokens of the files next to the tokenizer's that its own do not add. FormatError (the token's `where`) if a
+  /// new one's id is not the one of transformers, is an accident there, or has no row in the model.
   void add_side_tokens(const SpecialTokens& special, const TokenizerOptions& options);
   /// FormatError (the token's `where`) if the id or the content belongs to another token, or the id is too large.
   void add(const AddedToken& token, const TokenizerOptions& options);
@@ -130,7 +137,8 @@ class FileTokenizer : public Tokenizer {
   AddedTokenMatcher in_text_;
 
  private:
-  std::vector<std::string> spellings_;  // by id; "" = none
+  std::vector<std::string> spellings_;   // by id; "" = none
+  std::vector<AddedToken> side_tokens_;  // that only files next to the tokenizer's have
 };
 
 /// The files that the new tokens change, name to text: `main_file` (tokenizer.json or tokenizer.model, whose content is

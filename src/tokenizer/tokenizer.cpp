@@ -90,8 +90,10 @@ std::unique_ptr<Tokenizer> Tokenizer::converted(const Tokenizer& tekken, const s
   return tokenizer;
 }
 
+std::vector<AddedToken> Tokenizer::side_tokens() const { return {}; }
+
 void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes) {
-  std::vector<AddedToken> added;
+  std::vector<AddedToken> added = side_tokens();  // whose ids a tokenizer.json without them would give to the new ones
   const auto is_verbatim = [&](const std::string& content) {
     return std::ranges::count(options.verbatim_tokens, content) > 0;
   };

@@ -58,8 +58,8 @@ bool has_tokenizer(const std::filesystem::path& folder);
 /// Thread-safe for concurrent const calls: every thread has its own cache.
 class Tokenizer {
  public:
-  /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json and
-  /// generation_config.json if they exist. Throws FormatError for a missing or malformed file, and for unsupported
+  /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json,
+  /// added_tokens.json and generation_config.json if they exist. Throws FormatError for a missing or malformed file, and for unsupported
   /// features, with the file and the place in it ("folder/tokenizer.json: model.dropout"). Throws ConfigError
   /// (add_tokens) for new tokens that the tokenizer already has.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
@@ -84,8 +84,8 @@ class Tokenizer {
   /// Largest id + 1, including added tokens. The number of embedding rows may be larger.
   virtual std::int32_t vocab_size() const = 0;
 
-  /// From tokenizer_config.json, else special_tokens_map.json, else (eos) the first one of generation_config.json, else
-  /// tokenizer.model or tekken.json. Null in tokenizer_config.json means there is none.
+  /// From tokenizer_config.json, else special_tokens_map.json (without an added_tokens_decoder, the other way round),
+  /// else (eos) the first one of generation_config.json, else tokenizer.model or tekken.json. Null means there is none.
   std::optional<std::int32_t> bos_id() const { return bos_id_; }
   std::optional<std::int32_t> eos_id() const { return eos_id_; }
   std::optional<std::int32_t> pad_id() const { return pad_id_; }
@@ -105,6 +105,8 @@ class Tokenizer {
   /// The id that Hugging Face gives to the next added token.
   virtual std::int32_t next_added_id() const { return vocab_size(); }
   virtual void add_token(const AddedToken&) {}
+  /// Added tokens that the tokenizer's own file lacks.
+  virtual std::vector<AddedToken> side_tokens() const;
   /// Fills the members below from the folder's side files.
   void apply_special_tokens(const SpecialTokens& special_tokens);
 

@@ -185,6 +185,8 @@ TEST(RefusedNames, TheReservedKeysOfTheContractAreAmongThem) {
     EXPECT_EQ(files.error(std::string("loss_type: ") + loss + "\n"),
               std::string("profile.yaml:1: loss_type: ") + loss +
                   " is preference training, which is not built yet. Use nll on the chosen answers.");
+  const auto nested = [&] { files.load("", {"layers_to_transform[0]=1"}); };
+  EXPECT_SAYS(files.error_of(nested), "layers_to_transform: is not built yet.");
 }
 
 TEST(ForeignKeys, AFileWithKeysOfAnotherToolIsToldSoOnce) {
