@@ -482,12 +482,4 @@ std::string_view SafetensorsLayout::bytes_of(const TensorToWrite& tensor) {
   return bytes;
 }
 
-void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  const SafetensorsLayout layout(tensors, metadata);
-  AtomicFileWriter writer(path, layout.num_bytes());
-  layout.write(writer);
-  writer.commit();
-}
-
 }  // namespace lora_train::storage

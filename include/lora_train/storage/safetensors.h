@@ -139,8 +139,4 @@ class SafetensorsLayout {
   std::string header_;
 };
 
-/// Writes such a file through AtomicFileWriter: it appears whole or not at all. Throws IoError, ShapeError.
-void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
-                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
-
 }  // namespace lora_train::storage

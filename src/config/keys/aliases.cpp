@@ -19,6 +19,30 @@ Value verbatim_tokens(const Value& names) {
   return tokens;
 }
 
+namespace {
+
+// Keys of later versions, with the values that match what happens anyway.
+constexpr std::pair<const char*, const char*> kReserved[] = {
+    {"base_placement", "auto"},     {"base_shard_size", "auto"},   {"host_memory_gib", "auto"},
+    {"context_parallel_size", "1"}, {"fp8_products", ""},          {"fp8_linears", "all"},
+    {"lora_expert_r", ""},          {"router_aux_loss_coef", "0"}, {"neftune_noise_alpha", "0"},
+    {"layers_to_transform", ""},    {"exclude_modules", ""}};
+constexpr std::pair<const char*, const char*> kPreference[] = {
+    {"beta", "0.1"},       {"label_smoothing", "0"},  {"simpo_gamma", "0.5"},
+    {"orpo_alpha", "0.1"}, {"desirable_weight", "1"}, {"undesirable_weight", "1"},
+    {"sft_weight", "0"},   {"ld_alpha", ""},          {"precompute_ref_log_probs", "auto"}};
+
+std::vector<RefusedName> with_reserved(std::vector<RefusedName> names) {
+  for (const auto& [name, harmless] : kReserved) names.push_back({name, "is not built yet. Remove it.", harmless});
+  for (const auto& [name, harmless] : kPreference)
+    names.push_back({name,
+                     "is preference training, which is not built yet. Remove it, and train on the chosen answers.",
+                     harmless});
+  return names;
+}
+
+}  // namespace
+
 const std::vector<RefusedName>& refused_names() {
   constexpr const char* kModules =
       "whole modules cannot be trained alongside an adapter. Remove it, or set adapter: none to train all weights.";
@@ -31,10 +55,7 @@ const std::vector<RefusedName>& refused_names() {
       "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
   constexpr const char* kMerge =
       "merging is a separate command: lora-train merge --model M --adapter A --output-dir O.";
-  constexpr const char* kReserved = "is not built yet. Remove it.";
-  constexpr const char* kPreference =
-      "belongs to preference training, which is not built yet. Remove it, and train on the chosen answers.";
-  static const std::vector<RefusedName> table = {
+  static const std::vector<RefusedName> table = with_reserved({
       {"fp16",
        "is not supported: fp16 needs loss scaling and overflows in large models, and all supported GPUs (Ampere and "
        "later) have bf16. Use precision: bf16.",
@@ -61,27 +82,7 @@ const std::vector<RefusedName>& refused_names() {
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
       {"quant_type", "base_precision names the format: nf4, int8 or fp8.", "nf4"},
-      {"base_placement", kReserved, "auto"},
-      {"base_shard_size", kReserved, "auto"},
-      {"host_memory_gib", kReserved, "auto"},
-      {"context_parallel_size", kReserved, "1"},
-      {"fp8_products", kReserved, ""},
-      {"fp8_linears", kReserved, "all"},
-      {"lora_expert_r", kReserved, ""},
-      {"router_aux_loss_coef", kReserved, "0"},
-      {"neftune_noise_alpha", kReserved, "0"},
-      {"layers_to_transform", kReserved, ""},
-      {"exclude_modules", kReserved, ""},
-      {"beta", kPreference, "0.1"},
-      {"label_smoothing", kPreference, "0"},
-      {"simpo_gamma", kPreference, "0.5"},
-      {"orpo_alpha", kPreference, "0.1"},
-      {"desirable_weight", kPreference, "1"},
-      {"undesirable_weight", kPreference, "1"},
-      {"sft_weight", kPreference, "0"},
-      {"ld_alpha", kPreference, ""},
-      {"precompute_ref_log_probs", kPreference, "auto"},
-  };
+  });
   return table;
 }
 

@@ -27,6 +27,7 @@
 #include "lora_train/storage/safetensors.h"
 #include "support/captured_graph.h"
 #include "support/on_cpu.h"
+#include "support/safetensors_file.h"
 #include "support/sampling_candidates.h"
 
 namespace lora_train {

@@ -32,6 +32,7 @@
 #include "run/train_loop.h"
 #include "support/captured_graph.h"
 #include "support/on_cpu.h"
+#include "support/safetensors_file.h"
 
 namespace lora_train {
 namespace {

@@ -12,6 +12,7 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/safetensors.h"
+#include "support/safetensors_file.h"
 
 namespace lora_train {
 namespace {

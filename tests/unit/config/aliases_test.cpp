@@ -178,8 +178,7 @@ TEST(RefusedNames, TheReservedKeysOfTheContractAreAmongThem) {
   for (const char* line :
        {"beta: 0.2", "label_smoothing: 0.1", "simpo_gamma: 1", "orpo_alpha: 1", "desirable_weight: 2",
         "undesirable_weight: 0", "sft_weight: 1", "ld_alpha: 0.5", "precompute_ref_log_probs: true"})
-    EXPECT_SAYS(files.error(std::string(line) + "\n"), ": belongs to preference training, which is not built yet.")
-        << line;
+    EXPECT_SAYS(files.error(std::string(line) + "\n"), ": is preference training, which is not built yet.") << line;
   for (const char* loss :
        {"sigmoid", "DPO", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "simpo", "orpo", "kto"})
     EXPECT_EQ(files.error(std::string("loss_type: ") + loss + "\n"),

@@ -8,6 +8,7 @@
 
 #include "lora_train/lora/adapter_tensors.h"
 #include "support/expect_refused.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 #include "unit/lora/merge_folder.h"
 

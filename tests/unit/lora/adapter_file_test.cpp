@@ -16,6 +16,7 @@
 #include "merge_folder.h"
 #include "support/expect_parts.h"
 #include "support/refusal.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 

@@ -11,6 +11,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/weights/init_model.h"
 #include "lora_train/storage/safetensors.h"
+#include "support/safetensors_file.h"
 
 namespace lora_train::testing_support {
 

@@ -18,6 +18,7 @@
 #include "support/expect_refused.h"
 #include "support/faulty_file_ops.h"
 #include "support/refusal.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::lora {

@@ -16,6 +16,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/expect_refused.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

@@ -9,6 +9,7 @@
 #include "lora_train/model/weights/trainables.h"
 #include "model/weights/weight_reader.h"
 #include "support/refusal.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 

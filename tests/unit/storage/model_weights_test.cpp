@@ -7,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "support/expect_refused.h"
 #include "support/safetensors_bytes.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/safetensors_bytes.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {

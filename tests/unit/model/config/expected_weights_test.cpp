@@ -7,6 +7,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/expect_refused.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::model {

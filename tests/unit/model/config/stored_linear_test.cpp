@@ -12,6 +12,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/expect_refused.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::model {

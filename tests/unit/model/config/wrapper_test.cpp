@@ -10,6 +10,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/refusal.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::model {
