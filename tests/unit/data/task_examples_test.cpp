@@ -260,7 +260,7 @@ TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
   EXPECT_EQ(refusal(message("tool")), ":1: a chat cannot begin with a tool (plain:1)") << "said by the template";
   options_.raw = true;
   EXPECT_SAYS(refusal("{\"prompt\": \"\"}"), "the prompt is empty");
-  EXPECT_SAYS(refusal(message("user")), "remove --raw");
+  EXPECT_SAYS(refusal(message("user")), "--raw=false");
   options_ = {&tokenizer_, &template_, false, "be brief"};
   EXPECT_SAYS(refusal(message("system")), "remove --system");
   options_.chat_template = nullptr;
