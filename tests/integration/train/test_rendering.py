@@ -109,10 +109,10 @@ def chats_with_a_date(setup, **changes):
 
 
 def test_the_day_of_the_start_is_fixed_for_a_run_and_its_resumes(setup):
-    """A run of another day, which the next command resumes."""
+    """A run of another day, which the next command resumes with two ranks, of which one reads the folder."""
     run = chats_with_a_date(setup, template_date="2024-02-29", max_steps=1)
     assert run.stderr.count("chat_template writes the date: 2024-02-29 in every example (template_date)\n") == 1, run
-    resumed = chats_with_a_date(setup)
+    resumed = chats_with_a_date(setup, runner=lambda *arguments: lora_train(*arguments, "--nproc", "2"))
     expect_end(resumed, 0, "after step 1", "writes the date: 2024-02-29 in every example")
     assert rendering(setup.output_dir / "adapter") == {"prompts": "chat", "template_date": "2024-02-29"}
     profile = setup.output_dir / "profile.yaml"
