@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -113,6 +114,23 @@ std::string format_duration(double seconds) {
   const auto total = static_cast<long long>(std::llround(std::max(0.0, seconds)));
   if (total >= 3600) return fmt::format("{}h {:02}m {:02}s", total / 3600, total / 60 % 60, total % 60);
   return total >= 60 ? fmt::format("{}m {:02}s", total / 60, total % 60) : fmt::format("{}s", total);
+}
+
+std::string local_day(std::int64_t unix_s) {
+  const auto time = static_cast<std::time_t>(unix_s);
+  std::tm local{};
+  ::localtime_r(&time, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &local)};
+}
+
+std::optional<std::int64_t> noon_of(const std::string& day) {
+  std::tm local{};
+  if (::strptime(day.c_str(), "%Y-%m-%d", &local) == nullptr) return std::nullopt;
+  local.tm_hour = 12;
+  local.tm_isdst = -1;
+  const std::int64_t noon = std::mktime(&local);
+  return day.size() == 10 && local_day(noon) == day ? std::optional(noon) : std::nullopt;
 }
 
 std::string format_count(long long count) {

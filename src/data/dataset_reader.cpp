@@ -1,7 +1,6 @@
 #include "dataset_reader.h"
 
 #include <array>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -126,7 +125,14 @@ class DatasetReader {
     }
     if (!unread_columns_.empty())
       log_info("{}columns not read: {}", name(), join({unread_columns_.begin(), unread_columns_.end()}));
-    return {layout_.type, std::move(table), files_, ledger_, fingerprint_, num_system_turns_};
+    const bool joins_texts = layout_.type == DatasetType::kPromptCompletion && num_chats_ < table->num_examples();
+    if (joins_texts && options_.use == DatasetUse::kTraining && options_.encode.chat_template != nullptr) {
+      log_info(
+          "{}prompt and completion are joined as they are, without the chat template; for chats: type: alpaca, "
+          "field_map: {{instruction: {}, output: {}}}",
+          name(), name_in(spec_.field_map, "prompt"), name_in(spec_.field_map, "completion"));
+    }
+    return {layout_.type, std::move(table), files_, ledger_, fingerprint_, num_system_turns_, num_chats_};
   }
 
  private:
@@ -152,7 +158,7 @@ class DatasetReader {
                        tokenizer->adds_bos()});
     }
     if (const tokenizer::ChatTemplate* chat_template = encode.chat_template) {
-      parts.push_back({chat_template->fingerprint(), date_of(*chat_template)});
+      parts.push_back({chat_template->fingerprint(), chat_template->day()});
     }
     return hash128_hex(parts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
@@ -293,6 +299,7 @@ class DatasetReader {
         continue;
       }
       num_system_turns_ += sample.has_system_turn ? 1 : 0;
+      num_chats_ += sample.is_chat ? 1 : 0;
       writer.append(sample.ids, sample.labels, static_cast<std::uint32_t>(block.file),
                     raw.line | std::uint64_t{raw.element} << 32, sample.weights,
                     {sample.soft_width, sample.soft_ids, sample.soft_log_probs});
@@ -311,6 +318,7 @@ class DatasetReader {
                                 {"unread_columns", unread_columns_},
                                 {"num_supervised", num_supervised_},
                                 {"num_system_turns", num_system_turns_},
+                                {"num_chats", num_chats_},
                                 {"total", ledger_.total},
                                 {"thoughts", {ledger_.thoughts.kept, ledger_.thoughts.dropped, ledger_.thoughts.empty}},
                                 {"entries", entries}};
@@ -322,6 +330,7 @@ class DatasetReader {
     layout_.type = static_cast<DatasetType>(all["type"].get<int>());
     num_supervised_ = all["num_supervised"].get<std::int64_t>();
     num_system_turns_ = all["num_system_turns"].get<std::int64_t>();
+    num_chats_ = all["num_chats"].get<std::int64_t>();
     unread_columns_ = all["unread_columns"].get<std::set<std::string>>();
     ledger_.total = all["total"].get<std::int64_t>();
     const auto thoughts = all["thoughts"].get<std::array<std::int64_t, 3>>();
@@ -341,21 +350,11 @@ class DatasetReader {
   Detection layout_;
   Ledger ledger_;
   std::string fingerprint_;
-  std::int64_t num_supervised_ = 0, num_system_turns_ = 0;
+  std::int64_t num_supervised_ = 0, num_system_turns_ = 0, num_chats_ = 0;
   std::set<std::string> unread_columns_;
 };
 
 }  // namespace
-
-std::string date_of(const tokenizer::ChatTemplate& chat_template) {
-  if (chat_template.source().find("strftime_now") == std::string::npos) return {};
-  const auto now = static_cast<std::time_t>(tokenizer::template_time());
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &local);
-  return text;
-}
 
 std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { return hash_of(dataset_files(spec, use)); }
 

@@ -30,10 +30,8 @@ struct LoadedDataset {
   Ledger ledger;                      ///< total, bad examples, contents not rendered, thoughts; kept is 0
   std::string fingerprint;            ///< hash of the files' bytes, in order
   std::int64_t num_system_turns = 0;  ///< examples with a system turn
+  std::int64_t num_chats = 0;         ///< examples that went through the chat template
 };
-
-/// The date, if the template uses it (strftime_now) and so renders examples differently tomorrow. Otherwise empty.
-std::string date_of(const tokenizer::ChatTemplate& chat_template);
 
 /// Hash over the bytes of the files of `spec`, in order.
 std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use);

@@ -42,12 +42,11 @@ std::string fingerprint_of(const DataSection& section, const DataContext& contex
       parts += fmt::format(",{}={}", ours, theirs);
     }
   }
-  parts += fmt::format(
-      "|{}|{}|{}|{}|{:f}{}|{}|{}", to_string(section.loss_on), to_string(section.overlength),
-      to_string(section.on_bad_row), max_seq_len, section.val_set_size,
-      section.val_set_size > 0 ? fmt::format("|{}", context.seed) : "",
-      context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint(),
-      context.chat_template == nullptr ? "" : context.chat_template->fingerprint() + date_of(*context.chat_template));
+  parts += fmt::format("|{}|{}|{}|{}|{:f}{}|{}|{}", to_string(section.loss_on), to_string(section.overlength),
+                       to_string(section.on_bad_row), max_seq_len, section.val_set_size,
+                       section.val_set_size > 0 ? fmt::format("|{}", context.seed) : "",
+                       context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint(),
+                       context.chat_template == nullptr ? "" : context.chat_template->fingerprint());
   if (section.drop_duplicates) parts += "|drop_duplicates";
   if (section.thinking != Thinking::kTemplate) parts += "|thinking " + to_string(section.thinking);
   return hash128_hex(parts);
@@ -112,12 +111,13 @@ class Preparation {
       const auto loaded = load(section_.datasets[i], fmt::format("datasets[{}]", i), DatasetUse::kTraining,
                                section_.datasets[i].max_samples, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
-      has_chats_ = has_chats_ || is_chat(loaded.type);
-      has_texts_ = has_texts_ || !(is_chat(loaded.type) || loaded.type == DatasetType::kPretokenized);
+      data_.has_chats = data_.has_chats || loaded.num_chats > 0;
+      data_.has_texts = data_.has_texts ||
+                        (loaded.type != DatasetType::kPretokenized && loaded.num_chats < loaded.table->num_examples());
       num_system_turns_ += loaded.num_system_turns;
       identity_ += loaded.fingerprint;
     }
-    if (has_chats_ && num_system_turns_ == 0) log_published_prompt(context_.model_folder);
+    if (data_.has_chats && num_system_turns_ == 0) log_published_prompt(context_.model_folder);
     refuse_all_masked(data_.train, context_.tokenizer, section_.loss_on, kTrainingData);
     data_.loss_description = join({descriptions.begin(), descriptions.end()}, "; ");
   }
@@ -218,10 +218,12 @@ class Preparation {
   }
 
   void check_stop_token() {
-    if (has_texts_) {
+    if (data_.has_texts) {
       if (const auto warning = audit_end_of_text(*context_.tokenizer)) log_warning(*warning);
     }
-    if (!has_chats_) return;
+    if (!data_.has_chats) return;
+    if (const std::string day = context_.chat_template->day(); !day.empty())
+      log_info("chat_template writes the date: {} in every example (template_date)", day);
     const StopTokenAudit audit = audit_stop_token(*context_.tokenizer, *context_.chat_template, data_.train);
     data_.stop_token_id = audit.id;
     for (const std::string& warning : audit.warnings) {
@@ -336,7 +338,6 @@ class Preparation {
                                  : nullptr;
   PreparedData data_;
   std::string identity_;
-  bool has_chats_ = false, has_texts_ = false;
   std::int64_t num_system_turns_ = 0;
 };
 

@@ -108,7 +108,8 @@ class Merger {
 void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
-    if (name == storage::kAdapterConfigFile || (tokenizer != request.model && storage::is_tokenizer_file(name)))
+    if (name == storage::kAdapterConfigFile || name == storage::kRenderingFile ||
+        (tokenizer != request.model && storage::is_tokenizer_file(name)))
       continue;
     if (name == storage::kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
@@ -122,6 +123,8 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
     if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
   storage::copy_tool_template(tokenizer, files);
+  const fs::path rendering = request.adapter / storage::kRenderingFile;
+  if (fs::exists(rendering)) files.push_back(storage::copy_of(rendering));
 }
 
 std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {

@@ -1,8 +1,12 @@
 #include "lora_train/lora/open_model.h"
 
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::lora {
 namespace {
@@ -21,6 +25,30 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
 }
 
 }  // namespace
+
+std::string to_json(const Rendering& rendering) {
+  auto object = nlohmann::ordered_json::object();
+  if (!rendering.prompts.empty()) object["prompts"] = rendering.prompts;
+  if (!rendering.template_date.empty()) object["template_date"] = rendering.template_date;
+  return object.dump(2) + "\n";
+}
+
+Rendering read_rendering(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / storage::kRenderingFile;
+  if (!std::filesystem::exists(file)) return {};
+  const auto object = nlohmann::json::parse(storage::read_model_text(file), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw FormatError(file.string(), "is not a JSON object");
+  const auto text = [&](const char* key, const auto& is_valid, const char* expected) -> std::string {
+    const auto value = object.value(key, nlohmann::json());
+    if (value.is_null()) return "";
+    if (value.is_string() && is_valid(value.template get<std::string>())) return value;
+    throw FormatError(fmt::format("{}: {}", file.string(), key), "is {}; expected {}",
+                      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), expected);
+  };
+  return {text(
+              "prompts", [](const auto& form) { return form == "chat" || form == "raw"; }, "\"chat\" or \"raw\""),
+          text("template_date", noon_of, "a day such as \"2026-12-01\"")};
+}
 
 TokenizerFiles open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
                               const std::filesystem::path& adapter, model::ModelConfig* config) {
@@ -54,6 +82,9 @@ ModelFiles open_model(const ModelSection& section, const std::filesystem::path& 
   const bool has_tokens = is_adapters && std::filesystem::exists(adapter / "tokenizer_config.json");
   files.chat_template = tokenizer::load_chat_template(
       is_adapters && !has_tokens ? own_template.string() : section.chat_template, has_tokens ? adapter : folder);
+  if (chat_template == TemplateOf::kAdapter) files.rendering = read_rendering(adapter.empty() ? folder : adapter);
+  if (files.chat_template)
+    files.chat_template->set_day(section.template_date.empty() ? files.rendering.template_date : section.template_date);
   return files;
 }
 

@@ -103,9 +103,10 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
   }
 }
 
-/// Replaces the `auto` values that data and device decide by numbers, as profile.yaml shows them.
+/// Replaces the `auto` values that start, data and device decide, as profile.yaml shows them.
 Profile with_numbers(const Run& run) {
   Profile profile = run.profile();
+  if (const std::string& day = run.files.rendering.template_date; !day.empty()) profile.model.template_date = day;
   profile.data.max_seq_len = run.spec.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = run.spec.micro_batch_size;
   profile.run.mlp_tile_tokens = run.spec.mlp_tile_tokens;
@@ -122,6 +123,7 @@ run_folder::Contents checkpoint_contents(const Run& run) {
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
                            run.request.profile_hash};
   contents.profile_yaml = to_yaml(with_numbers(run));
+  contents.rendering_json = lora::to_json(files.rendering);
   return contents;
 }
 
@@ -352,6 +354,20 @@ void build_from_facts(Run& run) {
   run.state.global_batch_size = run.spec.global_batch_size;
 }
 
+namespace {
+
+lora::ModelFiles open_inputs(const Profile& profile, std::int64_t started_at) {
+  ModelSection section = profile.model;
+  if (section.template_date.empty()) section.template_date = local_day(started_at);
+  lora::ModelFiles files = lora::open_model_and_weights(section, profile.adapter.init_adapter);
+  if (files.chat_template) files.rendering.template_date = files.chat_template->day();
+  if (files.rendering.template_date.empty() && !profile.model.template_date.empty())
+    log_warning("template_date: has no effect, because the chat template does not write the date");
+  return files;
+}
+
+}  // namespace
+
 OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Communicator>& ranks,
                    const std::shared_ptr<report::RunClock>& clock,
                    const std::optional<std::filesystem::path>& checkpoint) {
@@ -362,8 +378,7 @@ OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Com
   if (checkpoint) run.resumed = share_description(*ranks, *checkpoint);
   run.started_at =
       run.resumed ? run.resumed->state.started_at : share_start(*ranks, static_cast<std::int64_t>(std::time(nullptr)));
-  tokenizer::set_template_time(run.started_at);
-  run.files = lora::open_model_and_weights(profile.model, profile.adapter.init_adapter);
+  run.files = open_inputs(profile, run.started_at);
   if (!run.resumed && !profile.adapter.init_adapter.empty())
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});
@@ -378,6 +393,7 @@ OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Com
     // Loading the weights needs the plan, which needs the data. Until then, only the disk can work ahead.
     const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, plan::data_context(profile, run.files), true);
+    run.files.rendering.prompts = run.data.has_chats ? "chat" : run.data.has_texts ? "raw" : "";
     run.tasks.emplace(profile, run.files);
   }
   run.end_phase("data", report::Phase::kData);

@@ -114,15 +114,16 @@ std::string describe_trained(const Run& run) {
 }
 
 /// Flags of `generate` for a first try of the result: a short held-out prompt, else one from the training data.
-std::vector<std::string> prompt_for_result(const DataSection& section) {
+std::vector<std::string> prompt_for_result(const DataSection& section, const std::filesystem::path& result) {
   std::optional<data::ShortPrompt> prompt;
   if (!section.eval_datasets.empty())
     prompt = data::first_short_prompt(section.eval_datasets.front(), data::DatasetUse::kEvaluation);
   if (!prompt && !section.datasets.empty())
     prompt = data::first_short_prompt(section.datasets.front(), data::DatasetUse::kTraining);
   if (!prompt) return {"--prompt", "Hello!"};
-  if (prompt->is_raw) return {"--raw", "--prompt", prompt->text};
-  return {"--prompt", prompt->text};
+  const bool is_default = prompt->is_raw == lora::read_rendering(result).is_raw();
+  if (is_default) return {"--prompt", prompt->text};
+  return {prompt->is_raw ? "--raw" : "--raw=false", "--prompt", prompt->text};
 }
 
 constexpr std::int64_t kMaxSamples = 4096;
@@ -215,7 +216,8 @@ void log_end(const report::RunSummary& summary, const Profile& profile) {
   log_info(report::times_in_words(summary));
   if (std::filesystem::exists(report)) log_info("report: " + report.string());
   if (summary.status == "done") {
-    for (const auto& command : report::next_commands(summary, output_dir.string(), prompt_for_result(profile.data)))
+    for (const auto& command :
+         report::next_commands(summary, output_dir.string(), prompt_for_result(profile.data, summary.adapter)))
       log_info("next: " + command);
   }
   log_info(report::in_words(summary));

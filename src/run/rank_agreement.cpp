@@ -54,7 +54,8 @@ std::int64_t num_parameters(const OpenedRun& run) {
 run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDecision& decision, Profile& profile) {
   if (ranks.world_size() == 1) return decision;
   const json sent = {decision, decision.checkpoint ? decision.checkpoint->string() : "",
-                     profile.data.max_seq_len.value_or(0), profile.schedule.micro_batch_size.value_or(0)};
+                     profile.data.max_seq_len.value_or(0), profile.schedule.micro_batch_size.value_or(0),
+                     profile.model.template_date};
   std::string bytes;  // not as text: paths need not be UTF-8
   json::to_cbor(sent, bytes);
   const json received = json::from_cbor(ranks.broadcast(bytes));
@@ -63,6 +64,7 @@ run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDe
   };
   profile.data.max_seq_len = number(2);
   profile.schedule.micro_batch_size = number(3);
+  profile.model.template_date = received[4];
   auto result = received[0].get<run_folder::OutputDecision>();
   if (const std::string checkpoint = received[1]; !checkpoint.empty()) result.checkpoint = checkpoint;
   return result;
@@ -143,6 +145,7 @@ void check_equal_runs(const Run& run) {
   plan::require_equal(run.ranks(), {{"model", prints.model},
                                     {"tokenizer", prints.tokenizer},
                                     {"chat template", prints.chat_template},
+                                    {"template_date", run.files.rendering.template_date},
                                     {"data", prints.data},
                                     {"examples of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
                                     {"number of steps", std::to_string(run.plan->total_steps())}});

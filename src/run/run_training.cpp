@@ -28,7 +28,6 @@
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/run_names.h"
-#include "lora_train/tokenizer/chat/chat_template.h"
 #include "rank_agreement.h"
 #include "reporters.h"
 #include "result_folder.h"
@@ -50,7 +49,6 @@ void refuse_other_data(const TrainRequest& request) {
     const run_folder::Description found = run_folder::describe(checkpoints.front());
     const auto max_seq_len = load_written_profile(folder / storage::kProfileFile).data.max_seq_len;
     if (!max_seq_len) return;
-    tokenizer::set_template_time(found.state.started_at);
     const lora::ModelFiles files =
         lora::open_model_and_weights(request.profile.model, request.profile.adapter.init_adapter);
     const data::DataContext context = plan::data_context(request.profile, files);

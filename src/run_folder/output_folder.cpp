@@ -75,8 +75,9 @@ void name_checkpoints_of_others(const fs::path& folder) {
   }
 }
 
-/// Replaces each `auto` with the number that the old run chose.
+/// Replaces each `auto` with the value that the old run chose.
 Profile with_numbers_of(const Profile& old, Profile profile) {
+  if (profile.model.template_date.empty()) profile.model.template_date = old.model.template_date;
   if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = old.schedule.micro_batch_size;
   if (!profile.run.mlp_tile_tokens) profile.run.mlp_tile_tokens = old.run.mlp_tile_tokens;

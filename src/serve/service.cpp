@@ -114,6 +114,19 @@ HttpReply reply_of(const ApiError& error) {
   return reply;
 }
 
+/// The text of a chat for a model that takes raw prompts.
+std::string only_message(const std::string& chat, const std::string& model) {
+  const AnswerJson fields = AnswerJson::parse(chat), &messages = fields["messages"];
+  const AnswerJson content = messages[0].value("content", AnswerJson());
+  if (fields.size() == 1 && messages.size() == 1 && messages[0]["role"] == "user" && content.is_string())
+    return content;
+  throw ApiError(400,
+                 "model \"" + model +
+                     "\" takes raw prompts: a chat is one user message, without tools. /v1/completions takes whole "
+                     "texts; --raw=false starts the server with the chat template",
+                 "messages", "unsupported_value");
+}
+
 void expect_method(const HttpRequest& request, const std::string& method) {
   if (request.method == method) return;
   throw ApiError(405, fmt::format("{} takes {}, not {}", request.path, method, request.method.substr(0, 20)));
@@ -188,16 +201,19 @@ const ServedModel& Service::find(const std::string& name) const {
 }
 
 std::vector<data::Prompt> Service::prompts_of(const ApiRequest& request, const ServedModel& model) const {
-  if (request.is_chat && model.chat_template == nullptr) {
+  if (request.is_chat && model.chat_template == nullptr && !model.is_raw) {
     throw ApiError(400,
                    "model \"" + model.name +
                        "\" has no chat template; start the server with --chat-template, or use /v1/completions",
                    "model");
   }
-  const data::PromptOptions options{model.tokenizer, model.chat_template, /*raw=*/!request.is_chat, ""};
+  const data::PromptOptions options{model.tokenizer, model.chat_template, /*raw=*/!request.is_chat || model.is_raw, ""};
   std::vector<data::Prompt> prompts;
   try {
-    if (request.is_chat) prompts.push_back(data::make_prompt_of_example(request.chat, "messages", options));
+    if (request.is_chat && model.is_raw)
+      prompts.push_back(data::make_prompt(only_message(request.chat, model.name), "messages", options));
+    else if (request.is_chat)
+      prompts.push_back(data::make_prompt_of_example(request.chat, "messages", options));
     for (const auto& text : request.texts) prompts.push_back(data::make_prompt(text, "prompt", options));
   } catch (const DataError& error) {
     throw ApiError(400, error.what(), request.is_chat ? "messages" : "prompt");

@@ -7,10 +7,11 @@
 namespace lora_train::storage {
 namespace {
 
-constexpr const char* kCheckpointFiles[] = {kManifestFile,  kStateFile,         kProfileFile, kOptimizerFile,
-                                            kBaseModelFile, kAdapterConfigFile, kWeightsFile, kAdapterFile};
-constexpr const char* kResultFiles[] = {kAdapterConfigFile, kAdapterFile, kBaseModelFile, kCardFile,
-                                        kConfigFile,        kWeightsFile, kGenerationFile};
+constexpr const char* kCheckpointFiles[] = {kManifestFile,  kStateFile,     kProfileFile,
+                                            kOptimizerFile, kBaseModelFile, kAdapterConfigFile,
+                                            kWeightsFile,   kAdapterFile,   kRenderingFile};
+constexpr const char* kResultFiles[] = {kAdapterConfigFile, kAdapterFile, kBaseModelFile,  kCardFile,
+                                        kConfigFile,        kWeightsFile, kGenerationFile, kRenderingFile};
 
 bool is_one_of(std::string_view name, const auto& names) { return std::ranges::count(names, name) > 0; }
 

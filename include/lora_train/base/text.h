@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,11 @@ std::string format_bytes(Bytes bytes) {
 
 /// "1h 02m 03s", "4m 05s", "6s"
 std::string format_duration(double seconds);
+
+/// The local day of a time in seconds since 1970: "2026-12-01".
+std::string local_day(std::int64_t unix_s);
+/// Noon of such a day. Nothing for any other text and for a day that does not exist.
+std::optional<std::int64_t> noon_of(const std::string& day);
 
 /// "1,234,567"
 std::string format_count(long long count);

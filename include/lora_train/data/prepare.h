@@ -42,6 +42,7 @@ struct PreparedData {
   LengthStatistics train_lengths;
   Ledger ledger;                 ///< for the training files (examples later held out for validation count as kept)
   std::string loss_description;  ///< human-readable: "assistant turns of chats"
+  bool has_chats = false, has_texts = false;  ///< training examples through the chat template, and text as it is
   /// Chats only: the token that ends an assistant turn. Warnings about it are already logged.
   std::optional<std::int32_t> stop_token_id;
   std::string fingerprint;  ///< hash128 over the bytes of all training files and every relevant option

@@ -27,20 +27,32 @@ struct TokenizerFiles {
 TokenizerFiles open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
                               const std::filesystem::path& adapter, model::ModelConfig* config = nullptr);
 
+/// How the examples of a training were rendered: lora_train.json of its result, which other tools ignore.
+struct Rendering {
+  std::string prompts = {};        ///< "chat"; "raw": text, without the template; empty: unknown
+  std::string template_date = {};  ///< the day that the template wrote, "2026-12-01"; empty = none
+  bool is_raw() const { return prompts == "raw"; }
+};
+
+std::string to_json(const Rendering& rendering);
+/// All empty without the file, as for results of other tools. Throws FormatError for a malformed one.
+Rendering read_rendering(const std::filesystem::path& folder);
+
 /// What a command knows of its model and adapter before it loads weights.
 struct ModelFiles : TokenizerFiles {
   storage::ResolvedModel resolved = {};
   std::filesystem::path adapter = {};                           ///< empty: the base, or an adapter that begins anew
   model::ModelConfig config = {};                               ///< with room for all token rows
   std::unique_ptr<tokenizer::ChatTemplate> chat_template = {};  ///< null if there is none
-  model::BaseStorage base = {};                                 ///< linears kept quantised; left empty by open_model()
+  Rendering rendering = {};      ///< of the adapter, else of the model; for TemplateOf::kAdapter
+  model::BaseStorage base = {};  ///< linears kept quantised; left empty by open_model()
 };
 
 /// Which file `chat_template: tokenizer` means: the model's, to train, or the one that the adapter was trained with.
 enum class TemplateOf { kModel, kAdapter };
 
-/// Opens the model that `section` names and the PEFT folder `adapter`, which may be empty. Needs no weights. Throws
-/// what reading the files throws.
+/// Opens the model that `section` names and the PEFT folder `adapter`, which may be empty. Needs no weights. The
+/// template writes the section's template_date, else that of `rendering`. Throws what reading the files throws.
 ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter,
                       TemplateOf chat_template = TemplateOf::kModel);
 /// Also opens the weights, and fills `base`.

@@ -91,6 +91,7 @@ struct ServedModel {
   std::vector<std::int32_t> stop_ids;
   std::int32_t vocab_size = 0;          ///< rows of the embedding; larger ids are refused
   std::optional<std::int64_t> adapter;  ///< generate::Prompt::adapter
+  bool is_raw = false;                  ///< the one message of a chat is passed unchanged
 };
 
 struct ChoiceJson;

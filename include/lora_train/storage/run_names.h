@@ -3,10 +3,12 @@
 //   .lora-train.lock      run.json, profile.yaml, run.log, metrics.jsonl, eval_losses.jsonl, eval_answers.jsonl,
 //                         summary.json, report.html, curves.png
 //   tensorboard/          events.out.tfevents.*
-//   checkpoint-<step>/    manifest.json, trainer_state.json, profile.yaml, optimizer.safetensors, and the tensors of
-//                         adapter/ or model/ at that step
-//   adapter/              adapter_config.json, adapter_model.safetensors, base_model.json, README.md, tokenizer files
-//   model/                config.json, generation_config.json, model.safetensors, README.md, tokenizer files
+//   checkpoint-<step>/    manifest.json, trainer_state.json, profile.yaml, lora_train.json, optimizer.safetensors, and
+//                         the tensors of adapter/ or model/ at that step
+//   adapter/              adapter_config.json, adapter_model.safetensors, base_model.json, lora_train.json, README.md,
+//                         tokenizer files
+//   model/                config.json, generation_config.json, model.safetensors, lora_train.json, README.md, tokenizer
+//                         files
 //   .lora-train-replaced/ a run that --overwrite replaces, until the new one has saved something
 #pragma once
 
@@ -50,6 +52,7 @@ inline constexpr const char* kAdapterFolder = "adapter";
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 inline constexpr const char* kBaseModelFile = "base_model.json";
+inline constexpr const char* kRenderingFile = "lora_train.json";
 inline constexpr const char* kCardFile = "README.md";
 
 inline constexpr const char* kModelFolder = "model";

@@ -18,12 +18,14 @@
 namespace lora_train::cli {
 
 data::Prompt Dialogue::render(const std::string& source) const {
+  if (template_ == nullptr) return data::make_prompt(turns_.back().content, source, {&tokenizer_, nullptr, true, ""});
   std::vector<tokenizer::Message> messages = turns_;
   if (!system_.empty()) messages.insert(messages.begin(), {"system", system_});
-  return data::make_prompt(std::move(messages), source, {&tokenizer_, &template_, /*raw=*/false, /*system=*/""});
+  return data::make_prompt(std::move(messages), source, {&tokenizer_, template_, /*raw=*/false, /*system=*/""});
 }
 
 data::Prompt Dialogue::ask(const std::string& text, const std::string& source) {
+  if (template_ == nullptr) turns_.clear();
   turns_.push_back({"user", text});
   try {
     data::Prompt prompt = render(source);
@@ -47,6 +49,7 @@ void Dialogue::answer(const std::string& text) {
 }
 
 void Dialogue::set_system(const std::string& text, const std::string& source) {
+  if (template_ == nullptr) throw DataError(source, "raw prompts have no system message");
   const std::string before = std::exchange(system_, text);
   turns_.push_back({"user", "Hi"});
   try {

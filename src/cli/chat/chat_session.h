@@ -18,8 +18,9 @@ namespace lora_train::cli {
 /// The turns of a conversation, and the prompts they make.
 class Dialogue {
  public:
-  /// `context`: tokens available to a prompt and its answer. tokenizer and template must outlive the dialogue.
-  Dialogue(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template, std::int64_t context)
+  /// `context`: tokens available to a prompt and its answer. tokenizer and template must outlive the dialogue. Without
+  /// a template, each question stands for itself, and is passed unchanged.
+  Dialogue(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate* chat_template, std::int64_t context)
       : tokenizer_(tokenizer), template_(chat_template), context_(context) {}
 
   /// Adds a question, and renders all turns through the template. `source` is for messages. Throws DataError, leaving
@@ -45,7 +46,7 @@ class Dialogue {
   data::Prompt render(const std::string& source) const;
 
   const tokenizer::Tokenizer& tokenizer_;
-  const tokenizer::ChatTemplate& template_;
+  const tokenizer::ChatTemplate* template_;  ///< null: raw
   std::int64_t context_;
   std::string system_;
   std::vector<tokenizer::Message> turns_;  ///< user, assistant, user, ...

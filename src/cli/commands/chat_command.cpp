@@ -19,7 +19,7 @@ struct ChatFlags {
   std::string adapter, system;
   std::vector<std::string> stop_strings;
   std::int64_t max_new_tokens = 1024;
-  bool allow_other_base = false;
+  bool allow_other_base = false, raw = false;
 };
 
 void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
@@ -27,6 +27,7 @@ void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
              "PEFT folder, or output_dir of a run; without it the base model answers");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add("--system", flags.system, "TEXT", "system message of the conversation; /system changes it");
+  add_raw(parser, flags.raw);
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
   parser.add_list("--stop", flags.stop_strings, "TEXT", "end an answer before this text; repeatable");
@@ -34,13 +35,16 @@ void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
 
 std::string greeting(const Profile& profile, const ChatFlags& flags) {
   const std::string who = flags.adapter.empty() ? "." : fmt::format(" with the adapter {}.", flags.adapter);
-  return fmt::format("Model {}{} /help lists commands; Ctrl-D ends.", profile.model.path, who);
+  return fmt::format("Model {}{}{} /help lists commands; Ctrl-D ends.", profile.model.path, who,
+                     flags.raw ? " Each message stands for itself, without the chat template." : "");
 }
 
 const tokenizer::ChatTemplate& template_of(const lora::ModelFiles& files) {
   if (files.chat_template) return *files.chat_template;
-  throw FormatError("chat_template",
-                    "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file");
+  throw FormatError(
+      "chat_template",
+      "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file; or "
+      "--raw");
 }
 
 }  // namespace
@@ -59,9 +63,11 @@ int run_chat(const std::vector<std::string>& arguments) {
   const Profile& profile = loaded.profile;
   const lora::ModelFiles files = open_to_answer(profile.model, flags.adapter, flags.allow_other_base);
 
-  const std::vector<std::int32_t> stop_ids = tokenizer::stop_token_ids(*files.tokenizer, &template_of(files));
+  flags.raw = takes_raw_prompts(parser, flags.raw, flags.system, files);
+  const auto* const chat_template = flags.raw ? files.chat_template.get() : &template_of(files);
+  const std::vector<std::int32_t> stop_ids = tokenizer::stop_token_ids(*files.tokenizer, chat_template);
   const SamplingOptions options = sampling.options(parser, files.resolved.folder);
-  Dialogue dialogue(*files.tokenizer, template_of(files), files.config.supported_length());
+  Dialogue dialogue(*files.tokenizer, flags.raw ? nullptr : chat_template, files.config.supported_length());
   if (!flags.system.empty()) dialogue.set_system(flags.system, "--system");
   const std::unique_ptr<LineReader> lines = open_lines();
   ChatSession session(*lines, dialogue, *files.tokenizer,

@@ -42,9 +42,9 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_list("--prompt", flags.prompts, "TEXT", "prompt to answer; repeatable");
   parser.add("--prompts", flags.prompts_file, "FILE",
-             "file of {\"prompt\": ...} or {\"messages\": [...]} examples; - is stdin");
+             "file of {\"prompt\": ...} or {\"messages\": [...]} examples, or .txt with one a line; - is stdin");
   parser.add("--system", flags.system, "TEXT", "system message for every chat");
-  parser.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
+  add_raw(parser, flags.raw);
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 256)");
   parser.add_list("--stop", flags.stop_strings, "TEXT", "end an answer before this text; repeatable");
@@ -244,6 +244,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   try {
     loaded = load_with_adapter(profile_flags, flags.adapter);
     files = open_to_answer(loaded->profile.model, flags.adapter, flags.allow_other_base);
+    flags.raw = takes_raw_prompts(parser, flags.raw, flags.system, *files);
     run.emplace(parser, flags, loaded->profile, *files, world);
     run->prepare(sampling.options(parser, files->resolved.folder));
   } catch (...) {

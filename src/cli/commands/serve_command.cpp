@@ -33,7 +33,7 @@ struct ServeFlags {
   std::uint16_t port = 8000;
   std::int64_t max_new_tokens = 1024;
   std::size_t queue = 64;
-  bool allow_other_base = false;
+  bool allow_other_base = false, raw = false;
 };
 
 void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
@@ -41,6 +41,7 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
                   "PEFT folder, or output_dir of a run, and the name by which clients choose it (default: the run's "
                   "name); repeatable");
   add_allow_other_base(parser, flags.allow_other_base);
+  add_raw(parser, flags.raw);
   parser.add("--host", flags.host, "HOST",
              "address to listen on (default 127.0.0.1: only this machine); one that other machines can reach needs "
              "a key in $" +
@@ -81,7 +82,8 @@ std::string name_of_base(const std::string& path) {
 /// The served models, and what the engine loads for them.
 class Serving {
  public:
-  Serving(const CommandParser& parser, const ServeFlags& flags, const ProfileFlags& profile_flags) : parser_(parser) {
+  Serving(const CommandParser& parser, const ServeFlags& flags, const ProfileFlags& profile_flags)
+      : parser_(parser), raw_(flags.raw) {
     for (const auto& given : flags.adapters) request_.several.push_back(parse_adapter(parser, given));
     std::string first = request_.several.empty() ? "" : request_.several.front().folder.string();
     const LoadedProfile loaded = load_with_adapter(profile_flags, first);
@@ -129,12 +131,13 @@ class Serving {
     const auto* const tokenizer = files.tokenizer.get();
     const auto* const chat_template = files.chat_template.get();
     const auto vocab_size = std::max(static_cast<std::int32_t>(files.config.vocab_size), tokenizer->vocab_size());
-    models_.push_back(
-        {name, tokenizer, chat_template, tokenizer::stop_token_ids(*tokenizer, chat_template), vocab_size, adapter});
+    models_.push_back({name, tokenizer, chat_template, tokenizer::stop_token_ids(*tokenizer, chat_template), vocab_size,
+                       adapter, takes_raw_prompts(parser_, raw_, "", files)});
     files_.push_back(std::move(files));
   }
 
   const CommandParser& parser_;
+  const bool raw_;
   evaluate::GenerateRequest request_;
   std::vector<serve::ServedModel> models_;
   std::vector<lora::ModelFiles> files_;  ///< the files that requests for them need
@@ -148,7 +151,7 @@ std::string key_from_environment() {
 /// A line to try, with the model named last, which is the trained one.
 std::string curl_line(const std::string& url, const serve::ServedModel& model, bool has_key) {
   using Json = nlohmann::ordered_json;
-  const bool is_chat = model.chat_template != nullptr;
+  const bool is_chat = model.chat_template != nullptr && !model.is_raw;
   Json body = {{"model", model.name}};
   if (is_chat) {
     body["messages"] = Json::array({Json{{"role", "user"}, {"content", "Hello"}}});

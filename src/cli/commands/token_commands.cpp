@@ -160,6 +160,7 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
   const auto tokenizer =
       lora::open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr).tokenizer;
   const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
+  if (chat_template) chat_template->set_day(profile.model.template_date);
   data::DataContext context{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template.get(),
                             .seed = profile.run.seed,

@@ -139,6 +139,23 @@ lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& 
   return files;
 }
 
+void add_raw(CommandParser& parser, bool& raw) {
+  parser.add_flag("--raw", raw,
+                  "pass the text to the model unchanged, without the chat template (default: as the adapter was "
+                  "trained; --raw=false: through the template)");
+}
+
+bool takes_raw_prompts(const CommandParser& parser, bool raw, const std::string& system,
+                       const lora::ModelFiles& files) {
+  if (!parser.is_given("--raw") && files.rendering.is_raw()) {
+    raw = true;
+    log_info("{} was trained on raw prompts, so they go to it unchanged; --raw=false uses the chat template",
+             files.adapter.empty() ? files.resolved.folder.string() : files.adapter.string());
+  }
+  if (raw && !system.empty()) parser.refuse("--system", "cannot be combined with raw prompts.");
+  return raw;
+}
+
 namespace {
 
 /// Removes runs that failed before they wrote a profile, and names them. If all failed, keeps them.

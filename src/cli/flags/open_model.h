@@ -58,6 +58,13 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
 /// that is allowed. Throws what reading the files throws.
 lora::ModelFiles open_to_answer(const ModelSection& section, const std::string& adapter, bool allow_other_base);
 
+/// The flag --raw, which also has the form --raw=false.
+void add_raw(CommandParser& parser, bool& raw);
+
+/// True if prompts go to the model unchanged: `raw` if the flag was given, else if the adapter was trained on such
+/// prompts, which is logged. Refuses a system message then.
+bool takes_raw_prompts(const CommandParser& parser, bool raw, const std::string& system, const lora::ModelFiles& files);
+
 /// Each name is the output_dir of a run, or a folder of such folders; returns every run once, in this order. Warns
 /// about a folder without runs. Throws ConfigError if none has any.
 std::vector<std::filesystem::path> find_all_runs(const std::vector<std::string>& names);

@@ -74,6 +74,7 @@ class InputChecker {
     if (!is_own || !folder.empty()) {
       attempt(is_own ? model : Named("chat_template", chat_template), [&] {
         chat_template_ = tokenizer::load_chat_template(chat_template, folder, /*is_quiet=*/!what_.reads_all);
+        if (chat_template_) chat_template_->set_day(profile_.model.template_date);
       });
     }
     const bool has_adapter = !adapter.empty() && profile_.adapter.kind != AdapterKind::kNone;

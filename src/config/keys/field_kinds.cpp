@@ -96,6 +96,20 @@ Field text_field(std::string name, Member<std::string> member, std::string value
                     [](const std::string& text) { return text.empty() ? null_value() : text_value(text); });
 }
 
+Field date_field(std::string name, Member<std::string> member, std::string help) {
+  const auto read = [name](const Value& value, std::string& target, Findings& findings) {
+    if (is_word(value, "auto")) {
+      target.clear();
+    } else if (value.is_scalar() && noon_of(value.text)) {
+      target = value.text;
+    } else {
+      refuse_value(value, name, "auto, or a day such as 2026-12-01", findings);
+    }
+  };
+  return make_field(name, "auto | YYYY-MM-DD", std::move(help), std::move(member), read,
+                    [](const std::string& day) { return text_value(day.empty() ? "auto" : day); });
+}
+
 Field flag_field(std::string name, Member<bool> member, std::string help) {
   return make_field(name, "true | false", std::move(help), std::move(member), read_flag<bool>(name), bool_value);
 }

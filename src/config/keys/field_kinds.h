@@ -99,6 +99,8 @@ Field integer_field(std::string name, Member<std::optional<std::int64_t>> member
                     std::string help);
 Field number_field(std::string name, Member<double> member, Range range, std::string help);
 Field number_field(std::string name, Member<std::optional<double>> member, Range range, std::string help);
+/// "2026-12-01"; empty is auto.
+Field date_field(std::string name, Member<std::string> member, std::string help);
 /// "10m", "2h30m" or seconds.
 Field duration_field(std::string name, Member<std::optional<double>> member, std::string help);
 Field cadence_field(std::string name, Member<Cadence> member, std::string help);

@@ -125,7 +125,7 @@ std::optional<FieldMap> read_field_map(const Value& value, const std::string& ke
   FieldMap map;
   if (!value.is_map()) {
     refuse_value(value, key,
-                 "a map from our column names to those of the file, such as {prompt: question, completion: answer}",
+                 "a map from our column names to those of the file, such as {instruction: question, output: answer}",
                  findings);
   }
   for (const auto& [ours, theirs] : value.members) {

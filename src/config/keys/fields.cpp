@@ -146,6 +146,10 @@ FieldGroup model_group() {
                   "gemma, or a .jinja file",
                   "Template that turns chats into text: the tokenizer's own, a built-in one, or a file (docs/data.md).")
            .also({"chat_template_path"}),
+       date_field(
+           "template_date", &ModelSection::template_date,
+           "The day that a template with strftime_now writes, at noon. auto: the day on which the run starts, also "
+           "after a resume (docs/data.md)."),
        new_tokens_field("add_tokens", &ModelSection::add_tokens,
                         "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "
                         "and head are trained and saved with the adapter (docs/models.md).")

@@ -392,6 +392,7 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
     refuse_without_template("lists of messages");
   }
   EncodedSample out = std::visit([&](const auto& content) { return encode(content, options); }, sample);
+  out.is_chat = std::holds_alternative<ChatSample>(sample);
   if (options.vocab_size > 0) {
     check_ids(out.ids, "input_ids", options);
     check_ids(out.labels, "labels", options);
@@ -417,7 +418,7 @@ ChatSample chat_of_example(const Json& example) {
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
-  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or pass a text");
+  if (options.raw) throw DataError("", "a list of messages needs the chat template; pass a text, or --raw=false");
   if (options.chat_template == nullptr) {
     throw FormatError("chat_template",
                       "the model folder has no chat template. Use --raw to pass the text unchanged, or --set "

@@ -41,7 +41,7 @@ struct EncodedSample {
   std::vector<float> soft_log_probs = {};
   std::string not_rendered = {};  ///< the first part that the template left out, "messages[0].content (system)"
   std::string empty_answer = {};  ///< the first trained answer without content, "messages[1]" or "completion"
-  bool has_system_turn = false, has_dropped_nulls = false, has_decoded_arguments = false;
+  bool is_chat = false, has_system_turn = false, has_dropped_nulls = false, has_decoded_arguments = false;
   std::vector<std::size_t> documents = {};  ///< first tokens, as in TokenSample
   ThoughtCounts thoughts = {};
 };

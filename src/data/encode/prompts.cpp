@@ -88,8 +88,10 @@ Prompt make_prompt_of_example(const std::string& example_json, const std::string
 
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
   std::vector<Prompt> prompts;
+  const bool is_text = unpacked(file).extension() == ".txt";
   read_all(file, [&](const Json& example, const std::string& source) {
-    prompts.push_back(prompt_of_example(example, source, options));
+    prompts.push_back(is_text ? prompt_of_text(example["text"].get<std::string>(), source, options)
+                              : prompt_of_example(example, source, options));
   });
   return prompts;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cctype>
 #include <ctime>
 #include <iterator>
@@ -304,6 +303,17 @@ class JinjaChatTemplate final : public ChatTemplate {
     return takes_argument_objects_;
   }
 
+  void set_day(const std::string& day) override {
+    time_ = noon_of(day);
+    if (for_tools_) for_tools_->set_day(day);
+  }
+
+  std::string day() const override {
+    const bool writes_it = source_.find("strftime_now") != std::string::npos;
+    if (!writes_it) return for_tools_ ? for_tools_->day() : "";
+    return local_day(time_.value_or(std::time(nullptr)));
+  }
+
   const std::string& source() const override { return source_; }
   const std::string& name() const override { return name_; }
   const ChatTemplate& for_tools() const override { return for_tools_ ? *for_tools_ : *this; }
@@ -371,6 +381,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     for (std::size_t i = 0; i < messages.size(); ++i) list.push_back(message_value(messages[i], static_cast<int>(i)));
     variables.set("messages", std::move(list));
     variables.set("add_generation_prompt", options.add_generation_prompt);
+    if (time_) variables.set("strftime_now", *jinja::find_global("strftime_now", *time_));
     // Hugging Face always passes tools and documents, as None if not given.
     variables.set("documents", jinja::None{});
     variables.set("tools", options.tools_json.empty() ? jinja::Value(jinja::None{})
@@ -394,6 +405,7 @@ class JinjaChatTemplate final : public ChatTemplate {
   jinja::ParsedTemplate parsed_;
   std::unique_ptr<JinjaChatTemplate> for_tools_;
   jinja::Dict special_tokens_;
+  std::optional<std::int64_t> time_;  ///< nothing: the current time
   mutable std::once_flag is_probed_;
   mutable std::set<std::string> part_roles_;
   mutable bool takes_argument_objects_ = true;
@@ -491,8 +503,6 @@ std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std
 
 namespace {
 
-std::atomic<std::int64_t> fixed_time{-1};
-
 bool has_chat_template(const fs::path& folder) {
   if (folder.empty()) return false;
   if (fs::exists(folder / "chat_template.jinja")) return true;
@@ -528,13 +538,6 @@ std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_templat
                   "no such file, and no built-in chat template. Built in: " + join(builtin_template_names()));
   }
   return ChatTemplate::parse(storage::read_model_file(chat_template), chat_template, folder);
-}
-
-void set_template_time(std::int64_t unix_s) { fixed_time = unix_s; }
-
-std::int64_t template_time() {
-  const std::int64_t fixed = fixed_time;
-  return fixed >= 0 ? fixed : static_cast<std::int64_t>(std::time(nullptr));
 }
 
 }  // namespace lora_train::tokenizer

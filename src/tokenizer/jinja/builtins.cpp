@@ -182,10 +182,10 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
   return dict;
 }
 
-Value format_now(const Value&, const Call& call) {
+Value format_now(const Value& time, const Call& call) {
   const std::string format = call.required_text(0);
   if (format.size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
-  const auto now = static_cast<std::time_t>(template_time());
+  const std::time_t now = time.as_int() == nullptr ? std::time(nullptr) : *time.as_int();
   std::tm local{};
   localtime_r(&now, &local);
   std::string out(65536, '\0');
@@ -373,10 +373,10 @@ std::optional<Value> find_method(const Value& object, const std::string& name) {
   return Value(Callable{name, call}, object);
 }
 
-std::optional<Value> find_global(const std::string& name) {
+std::optional<Value> find_global(const std::string& name, const Value& time) {
   if (!global_functions().contains(name)) return std::nullopt;
   return Callable{
-      name, [name](const Arguments& arguments) { return global_functions().call(name, name, Value(), arguments); }};
+      name, [name, time](const Arguments& arguments) { return global_functions().call(name, name, time, arguments); }};
 }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -306,8 +306,9 @@ bool apply_test(const std::string& name, const Value& input, const Arguments& ar
 
 /// A bound method of a string, list, dictionary or loop; empty if there is none of that name.
 std::optional<Value> find_method(const Value& object, const std::string& name);
-/// range, namespace, dict, raise_exception, strftime_now; empty for other names.
-std::optional<Value> find_global(const std::string& name);
+/// range, namespace, dict, raise_exception, strftime_now; empty for other names. `time`: what strftime_now formats, in
+/// seconds since 1970; undefined: the current time.
+std::optional<Value> find_global(const std::string& name, const Value& time = {});
 
 /// object.name and object[key], looked up as in Jinja. Undefined if not found.
 Value get_attribute(const Value& object, const std::string& name);

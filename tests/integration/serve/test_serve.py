@@ -187,6 +187,34 @@ def test_states_of_a_hybrid_model_stay_with_their_requests(tmp_path):
         assert running.stop() == 0, running.log
 
 
+def test_an_adapter_trained_on_text_gets_the_one_message_as_it_is(tmp_path):
+    """Beside its base, which has chats; --raw=false gives it chats too."""
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"{i} plus 1 is", "completion": " 7."}) + "\n" for i in range(8)))
+    good_run("train", "--model", MODEL, "--train-data", tmp_path / "rows.jsonl", "--output-dir", tmp_path / "text", "device=cpu", "precision=fp32",
+             "max_steps=2", "global_batch_size=4", "learning_rate=1e-2", "report_to=none")
+    ask = ("generate", "--model", MODEL, *FP32, "--json", "--prompt", "5 plus 1 is", "--max-new-tokens", "12",
+           "--temperature", "3", "--seed", "1")
+    draw = {"max_tokens": 12, "temperature": 3, "seed": 1}
+    adapter = ("--adapter", tmp_path / "text")
+    raw, chat = [good_run(*ask, *adapter, flag).json_lines()[0]["completion"] for flag in ("--raw", "--raw=false")]
+    base = good_run(*ask).json_lines()[0]["completion"]
+    assert len({raw, chat, base}) == 3, "the models answer alike; the test shows nothing"
+    with Server(*adapter) as running:
+        assert [running.ask(model, "5 plus 1 is", **draw).choices[0].message.content for model in ("text", "model")] == [raw, base]
+        parts = [{"role": "user", "content": [{"type": "text", "text": "5 plus"}, {"type": "text", "text": " 1 is"}]}]
+        status, answer, _ = running.post({"model": "text", "messages": parts, **draw})
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, raw)
+        for more in ({"messages": [USER, {"role": "assistant", "content": "x"}, USER]}, {"messages": [{"role": "system", "content": "x"}]},
+                     {"messages": [USER], "tools": [{"type": "function"}]}):
+            status, answer, _ = running.post({"model": "text", **more})
+            assert (status, answer["error"]["param"]) == (400, "messages") and "/v1/completions takes whole" in answer["error"]["message"], answer
+        assert '"model":"text","prompt":"Hello"' in running.log and "text/adapter was trained on raw prompts" in running.log
+        assert running.stop() == 0, running.log
+    with Server(*adapter, "--raw=false") as running:
+        assert running.ask("text", "5 plus 1 is", **draw).choices[0].message.content == chat
+        assert running.stop() == 0, running.log
+
+
 def test_a_stream_is_the_answer_in_pieces(server, generated):
     expected = generated("math", QUESTIONS[1])
     chunks = list(server.ask("math", QUESTIONS[1], stream=True, stream_options={"include_usage": True}))

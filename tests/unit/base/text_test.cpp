@@ -36,5 +36,15 @@ TEST(Text, FormatsNumbersForPeople) {
   EXPECT_EQ(format_duration(59.6), "1m 00s");
 }
 
+TEST(Text, KnowsTheDaysThereAre) {
+  for (const std::string day : {"2024-02-29", "1969-12-31", "2026-12-01"}) {
+    ASSERT_TRUE(noon_of(day)) << day;
+    EXPECT_EQ(local_day(*noon_of(day)), day);
+    EXPECT_EQ(local_day(*noon_of(day) + 11 * 3600), day);
+  }
+  for (const std::string text : {"2025-02-29", "2024-13-01", "2024-2-9", "2024-02-09 ", "24-02-09", "auto", ""})
+    EXPECT_FALSE(noon_of(text)) << text;
+}
+
 }  // namespace
 }  // namespace lora_train

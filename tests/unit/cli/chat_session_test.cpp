@@ -68,7 +68,7 @@ class Talk : public testing::Test {
 
   ByteTokenizer tokenizer_;
   PlainTemplate template_;
-  Dialogue dialogue_{tokenizer_, template_, 40};
+  Dialogue dialogue_{tokenizer_, &template_, 40};
 };
 
 TEST_F(Talk, ASystemMessageComesFirstAndSurvivesAResetAndAnEmptyAnswer) {
@@ -107,7 +107,7 @@ class NoSystem : public PlainTemplate {
 
 TEST_F(Talk, ATemplateWithoutSystemMessagesRefusesOneAtOnce) {
   const NoSystem chat_template;
-  Dialogue dialogue(tokenizer_, chat_template, 40);
+  Dialogue dialogue(tokenizer_, &chat_template, 40);
   EXPECT_THROW(dialogue.set_system("s", "here"), DataError);
   EXPECT_EQ(tokenizer_.decode(dialogue.ask("a", "").ids, true), "user:a.");
 }
@@ -141,7 +141,7 @@ class Session : public testing::Test {
   /// What the model is asked, turn by turn, ending with "." where all is said. Every answer is "ok".
   std::string run(std::deque<std::string> lines, bool is_interactive = true) {
     Lines reader(std::move(lines), is_interactive);
-    Dialogue dialogue(tokenizer_, template_, 60);
+    Dialogue dialogue(tokenizer_, &template_, 60);
     ChatSession session(reader, dialogue, tokenizer_,
                         {.answers = {{ByteTokenizer::kEos}, {}}, .max_new_tokens = 50, .has_adapter = true});
     testing::internal::CaptureStdout();

@@ -29,7 +29,8 @@ constexpr const char* kContractKeys =
     "max_steps max_time metric_for_best_model micro_batch_size min_lr_ratio mlp_tile_tokens model num_epochs "
     "on_bad_row optim output_dir overlength packing precision rank_pattern report_to resume_from_checkpoint run_name "
     "save_dtype save_interval save_steps save_total_limit seed shuffle stage_dir student_system target_gpu teacher "
-    "teacher_system tf32 thinking token_init tuning use_rslora val_set_size warmup_ratio warmup_steps weight_decay";
+    "teacher_system template_date tf32 thinking token_init tuning use_rslora val_set_size warmup_ratio warmup_steps "
+    "weight_decay";
 
 /// The names of the fields for which `is_one` is true, sorted, with a space between.
 std::string names_of(bool (*is_one)(const Field& field)) {
@@ -104,7 +105,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
        "alpaca. Did you mean \"text\"?"},
       {"datasets: [{path: a, field_map: x}]",
        "datasets[0].field_map: got \"x\", expected a map from our column names to those of the file, such as "
-       "{prompt: question, completion: answer}."},
+       "{instruction: question, output: answer}."},
       {"datasets: [[a]]",
        "datasets[0]: got a list, expected a file, or a map such as {path: train.jsonl, type: auto}."},
       {"lora_target_modules: []",
@@ -226,6 +227,20 @@ TEST(Fields, TilesOfMlpsAreAutoOffOrANumberOfTokens) {
     expect_mistake(files.error("mlp_tile_tokens: 2048\ngradient_checkpointing: " + mode + "\n"),
                    "profile.yaml:1: mlp_tile_tokens: a number needs full recomputation.");
   }
+}
+
+TEST(Fields, TheDateOfATemplateIsAutoOrADayThereIs) {
+  ProfileText files;
+  const auto day = [&](const std::string& text) { return files.profile(text).model.template_date; };
+  EXPECT_EQ(day("seed: 1\n"), "");
+  EXPECT_EQ(day("template_date: auto\n"), "");
+  EXPECT_EQ(day("template_date: 2024-02-29\n"), "2024-02-29");
+  EXPECT_EQ(day("template_date: \"2024-02-29\"\n"), "2024-02-29");
+  EXPECT_NE(to_yaml(files.profile("template_date: 2024-02-29\n")).find("template_date: \"2024-02-29\""),
+            std::string::npos);
+  for (const std::string wrong : {"2025-02-29", "today", "20240229", "[2024-02-29]"})
+    expect_mistake(files.error("template_date: " + wrong + "\n"), "profile.yaml:1: template_date: got ",
+                   "expected auto, or a day such as 2026-12-01.");
 }
 
 TEST(Fields, OnlyTheseMayDifferOnResume) {

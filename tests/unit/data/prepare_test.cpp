@@ -319,6 +319,52 @@ TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
   EXPECT_NE(prepare(section).fingerprint, first);
 }
 
+TEST_F(PrepareData, OfATemplateWithADateHasTheDaysTokensAndNoOtherFingerprint) {
+  const auto dated =
+      tokenizer::ChatTemplate::parse("{{ strftime_now('%j') }}{% for m in messages %}{{ m.content }}{% endfor %}", "t");
+  context_.chat_template = dated.get();
+  context_.cache_folder = folder_ / "cache";
+  const DataSection section =
+      training_on(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  dated->set_day("2024-02-29");
+  const PreparedData first = prepare(section);
+  EXPECT_EQ(view_examples(first.train, &tokenizer_, 0, 1).front().text, "060qa");
+  dated->set_day("2024-03-01");
+  const PreparedData second = prepare(section);
+  EXPECT_EQ(view_examples(second.train, &tokenizer_, 0, 1).front().text, "061qa");
+  EXPECT_EQ(first.fingerprint, second.fingerprint);
+}
+
+/// What is logged of the data, and whether they are chats and texts.
+TEST_F(PrepareData, SaysThatPromptAndCompletionOfTextAreJoinedAsTheyAre) {
+  const std::string text = "{\"question\": \"q\", \"completion\": \"a\"}\n",
+                    chat = R"({"question": [{"role": "user", "content": "q"}], )"
+                           R"("completion": [{"role": "assistant", "content": "a"}]})" +
+                           std::string("\n");
+  context_.cache_folder = folder_ / "cache";
+  set_log_level(LogLevel::kInfo);
+  const auto forms = [&](const std::string& rows) {
+    DataSection section = training_on(rows);
+    section.datasets[0].field_map = {{"prompt", "question"}};
+    section.eval_datasets = section.datasets;
+    testing::internal::CaptureStderr();
+    const PreparedData data = prepare(section);
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string advice = "for chats: type: alpaca, field_map: {instruction: question, output: completion}";
+    const auto at = log.find(advice);
+    EXPECT_EQ(log.find(advice, at == std::string::npos ? at : at + 1), std::string::npos) << log;
+    return fmt::format("{}{}{}", data.has_chats ? "chats " : "", data.has_texts ? "texts " : "",
+                       at == std::string::npos ? "" : "said");
+  };
+  for (int i = 0; i < 2; ++i) {  // the second time from the cache
+    EXPECT_EQ(forms(text), "texts said");
+    EXPECT_EQ(forms(chat), "chats ");
+    EXPECT_EQ(forms(text + chat), "chats texts said");
+  }
+  context_.chat_template = nullptr;
+  EXPECT_EQ(forms(text), "texts ");
+}
+
 TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   const PreparedData data = prepare(training_on(
       R"({"messages": [{"role": "system", "content": "hidden"}, {"role": "assistant", "content": "b"}]}

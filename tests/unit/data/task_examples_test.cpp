@@ -202,6 +202,18 @@ class Prompts : public TaskExamples {
   PromptOptions options_{&tokenizer_, &template_, false, {}};
 };
 
+TEST_F(Prompts, AreTheLinesOfATextFile) {
+  testing_support::write_text(folder_ / "p.txt", "hi\n\n{\"prompt\": 1}\n");
+  const std::vector<Prompt> prompts = read_prompts(folder_ / "p.txt", options_);
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(text(prompts[0]), "user:hi.");
+  EXPECT_EQ(prompts[0].given, "\"hi\"");
+  EXPECT_EQ(prompts[1].source, (folder_ / "p.txt").string() + ":3");
+  EXPECT_EQ(text(prompts[1]), "user:{\"prompt\": 1}.");
+  options_.raw = true;
+  EXPECT_EQ(text(read_prompts(folder_ / "p.txt", options_)[0]), "hi");
+}
+
 TEST_F(Prompts, GoThroughTheChatTemplateUnlessRaw) {
   EXPECT_EQ(text(make_prompt("hi", "--prompt", options_)), "user:hi.");
   options_.system = "be brief";
@@ -248,7 +260,7 @@ TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
   EXPECT_EQ(refusal(message("tool")), ":1: a chat cannot begin with a tool (plain:1)") << "said by the template";
   options_.raw = true;
   EXPECT_SAYS(refusal("{\"prompt\": \"\"}"), "the prompt is empty");
-  EXPECT_SAYS(refusal(message("user")), "remove --raw");
+  EXPECT_SAYS(refusal(message("user")), "--raw=false");
   options_ = {&tokenizer_, &template_, false, "be brief"};
   EXPECT_SAYS(refusal(message("system")), "remove --system");
   options_.chat_template = nullptr;

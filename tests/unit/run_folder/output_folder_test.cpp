@@ -10,6 +10,7 @@
 #include "lora_train/storage/run_names.h"
 #include "support/expect_parts.h"
 #include "support/expect_refused.h"
+#include "support/refusal.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 
@@ -259,16 +260,22 @@ TEST_F(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   resolved.profile.data.max_seq_len = 640;
   resolved.profile.schedule.micro_batch_size = 4;
   resolved.profile.run.mlp_tile_tokens = 4096;
+  resolved.profile.model.template_date = "2024-02-29";
   put_run(resolved, 3);
   prepare_output_folder(request_);
   EXPECT_EQ(request_.decided.data.max_seq_len, 640);
   EXPECT_EQ(request_.decided.schedule.micro_batch_size, 4);
   EXPECT_EQ(request_.decided.run.mlp_tile_tokens, 4096);
+  EXPECT_EQ(request_.decided.model.template_date, "2024-02-29");
   finish();
   EXPECT_TRUE(prepare_output_folder(request_).is_complete);
   Asked other = request_;
   other.profile.data.max_seq_len = 512;
   EXPECT_THROW(prepare_output_folder(other), ConfigError);
+  other = request_;
+  other.profile.model.template_date = "2024-03-01";
+  EXPECT_SAYS(testing_support::refusal<ConfigError>([&] { prepare_output_folder(other); }),
+              R"(template_date: "2024-02-29" -> "2024-03-01")");
 }
 
 TEST_F(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {

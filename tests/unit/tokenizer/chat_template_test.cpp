@@ -291,16 +291,28 @@ TEST(ChatTemplate, LooksForLeftOutContentInLinearTime) {
 }
 
 // An example is the same in every epoch and after a resume, whatever the day.
-TEST(TemplateTime, IsThatOfTheRun) {
-  const auto chat_template = ChatTemplate::parse("{{ strftime_now('%Y-%m-%d') }}|{{ messages[0].content }}", "t");
+TEST(TemplateDay, IsFixedAtNoon) {
+  const auto chat_template = ChatTemplate::parse("{{ strftime_now('%d %b %Y %H:%M') }}|{{ messages[0].content }}", "t");
   const Message message{"user", "x"};
-  set_template_time(1'000'000'000);  // 2001-09-09 in every time zone but the westernmost
-  const std::string fixed = chat_template->render({&message, 1}).text;
-  EXPECT_EQ(fixed.substr(0, 8), "2001-09-");
-  EXPECT_EQ(template_time(), 1'000'000'000);
-  set_template_time(-1);
-  EXPECT_GT(template_time(), 1'700'000'000);
-  EXPECT_NE(chat_template->render({&message, 1}).text, fixed);
+  chat_template->set_day("2024-02-29");
+  EXPECT_EQ(chat_template->render({&message, 1}).text, "29 Feb 2024 12:00|x");
+  EXPECT_EQ(chat_template->day(), "2024-02-29");
+  chat_template->set_day("");
+  EXPECT_NE(chat_template->render({&message, 1}).text, "29 Feb 2024 12:00|x");
+  EXPECT_EQ(chat_template->day(), local_day(std::time(nullptr)));
+}
+
+TEST(TemplateDay, IsThatOfTheTemplateForTools) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "chat_template.jinja", "{{ messages[0].content }}");
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write_file_atomic(folder / "additional_chat_templates/tool_use.jinja", "{{ strftime_now('%Y') }}");
+  const auto chat_template = ChatTemplate::load(folder.path());
+  chat_template->set_day("2001-09-09");
+  EXPECT_EQ(chat_template->day(), "2001-09-09");
+  const Message message{"user", "x"};
+  EXPECT_EQ(chat_template->for_tools().render({&message, 1}).text, "2001");
+  EXPECT_EQ(ChatTemplate::parse("{{ messages[0].content }}", "t")->day(), "");
 }
 
 }  // namespace

@@ -170,6 +170,7 @@ struct ModelSection {
   bool double_quant = true;
   std::optional<std::int64_t> decoded_layers;  ///< nullopt = as many as fit
   std::string chat_template = "tokenizer";     ///< "tokenizer" or a .jinja file
+  std::string template_date;                   ///< "2026-12-01"; empty = auto
   std::vector<NewToken> add_tokens;
   TokenInit token_init = TokenInit::kMean;
 

@@ -35,9 +35,9 @@ Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& 
 Prompt make_prompt_of_example(const std::string& example_json, const std::string& source, const PromptOptions& options);
 
 /// Reads every example of a file, in order: {"prompt": text or messages}, or a training example with a chat (messages,
-/// conversations, instruction), whose last assistant turn is left out. Ignores other fields, except tools and
-/// chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed examples or a file
-/// without examples.
+/// conversations, instruction), whose last assistant turn is left out; in a .txt file, every line is a text. Ignores
+/// other fields, except tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for
+/// malformed examples or a file without examples.
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
 
 /// A question for another model, which has its own chat template.

@@ -86,6 +86,12 @@ class ChatTemplate {
   /// True if the template writes tool calls whose arguments are an object.
   virtual bool takes_argument_objects() const { return true; }
 
+  /// Fixes the time that strftime_now() returns to noon of a local day, "2026-12-01"; "" means the current time. Not
+  /// thread-safe.
+  virtual void set_day(const std::string& /*day*/) {}
+  /// The day that the template writes; "" if it does not use strftime_now.
+  virtual std::string day() const { return ""; }
+
   /// The template's text and where it was found ("folder/chat_template.jinja").
   virtual const std::string& source() const = 0;
   virtual const std::string& name() const = 0;
@@ -96,11 +102,6 @@ class ChatTemplate {
   ChatTemplate() = default;
   std::string fingerprint_;
 };
-
-/// The time that strftime_now() uses in all templates, in seconds since 1970. A run sets it to its start, so that a row
-/// is the same in every epoch and after a resume. Below 0 (the default): the current time.
-void set_template_time(std::int64_t unix_s);
-std::int64_t template_time();
 
 /// What a template writes after an answer. All empty if it writes no token there, or refuses a plain question with its
 /// answer.
