@@ -229,11 +229,10 @@ const Builtins& text_methods() {
       {"count", "sub",
        [](auto& v, auto& c) { return Value::integer(count_of(text_of(v).bytes(), c.required_text(0))); }},
       {"join", "iterable", join_method},
-      {"format", "*", [](auto& v, auto& c) { return brace_format(text_of(v), c.given); }},
       {"isspace", "", [](auto& v, auto&) { return all_chars(v, is_space); }},
       {"isascii", "",
        [](auto& v, auto&) { return text_of(v).empty() || all_chars(v, [](std::uint32_t c) { return c < 0x80; }); }},
-      {"casefold encode expandtabs format_map isalnum isalpha isdecimal isdigit isidentifier islower isnumeric "
+      {"casefold encode expandtabs format format_map isalnum isalpha isdecimal isdigit isidentifier islower isnumeric "
        "isprintable istitle isupper maketrans swapcase translate",
        "*", unbuilt},
   };

@@ -1,4 +1,4 @@
-// Python's formats: text % values and text.format(...). Numbers take what means the same in Python and in fmt; other formats
+// Python's formats: text % values. Numbers take what means the same in Python and in fmt; other formats
 // are refused as not supported.
 
 #include <fmt/core.h>
@@ -21,22 +21,19 @@ constexpr std::string_view kDigits = "0123456789";
 
 bool is_one_of(char type, std::string_view types) { return type != 0 && types.find(type) != std::string_view::npos; }
 
-/// A number by [sign][0][width][.precision] and a type of "dxXeEfFgG", or 0 for the value's own.
+/// A number by [sign][0][width][.precision] and a type of "dxXeEfFgG".
 std::string formatted(const Value& value, std::string_view spec, char type) {
   const std::size_t point = std::min(spec.find('.'), spec.size());
   const std::string_view width = spec.substr(0, point), precision = spec.substr(point);
   const std::size_t sign = width.starts_with('+') || width.starts_with(' ') ? 1 : 0;
-  const bool is_real = is_one_of(type, "eEfFgG") || (type == 0 && !value.is_whole());
+  const bool is_real = is_one_of(type, "eEfFgG");
   const bool is_good = width.find_first_not_of(kDigits, sign) == std::string_view::npos && width.size() < sign + 4 &&
                        precision.size() != 1 && precision.size() < 4 &&
                        precision.find_first_not_of(kDigits, 1) == std::string_view::npos;
   if (!is_good || (!is_real && !precision.empty())) refuse_format(spec);
-  if (!is_real && !value.is_whole())
-    throw RenderError{fmt::format("unknown format code '{}' for an object of type '{}'", type, value.type_name())};
   const double real = value.number();
-  if (is_real && ((type == 0 && !spec.empty()) || (!std::isfinite(real) && width.size() > sign))) refuse_format(spec);
-  if (is_real && type == 0) return float_repr(real);
-  const std::string format = fmt::format("{{:{}{}}}", spec, type == 0 ? 'd' : type);
+  if (is_real && !std::isfinite(real) && width.size() > sign) refuse_format(spec);
+  const std::string format = fmt::format("{{:{}{}}}", spec, type);
   return is_real ? fmt::format(fmt::runtime(format), std::isnan(real) ? std::fabs(real) : real)
                  : fmt::format(fmt::runtime(format), value.whole());
 }
@@ -115,60 +112,6 @@ Text percent_format(const Text& text, const Value& values) {
     at = type + 1;
   }
   if (next < given.size() && !may_remain) throw RenderError{"not all arguments converted during string formatting"};
-  return out;
-}
-
-Text brace_format(const Text& text, const Arguments& arguments) {
-  const std::string_view format = text.bytes();
-  spend_bytes(format.size());
-  std::size_t next = 0;
-  bool has_numbers = false;
-  const auto argument = [&](std::string_view name) {
-    const auto number = whole_number<std::size_t>(name);
-    has_numbers = has_numbers || number;
-    if (has_numbers && (name.empty() || next > 0)) throw RenderError{"cannot mix {} and {0} in one format string"};
-    const std::size_t index = number ? *number : name.empty() ? next++ : arguments.positional.size();
-    if (const Value* value = arguments.get(index, name)) return *value;
-    throw RenderError{fmt::format("the format string needs the argument {}, which is not given",
-                                  name.empty() ? std::to_string(index) : fmt::format("\"{}\"", name))};
-  };
-  Text out;
-  for (std::size_t at = 0; at < format.size();) {
-    const std::size_t brace = std::min(format.find_first_of("{}", at), format.size());
-    out.append(text, at, brace);
-    if (brace == format.size()) break;
-    at = brace + 1;
-    if (at < format.size() && format[at] == format[brace]) {
-      out.append(text, at, at + 1);
-      ++at;
-      continue;
-    }
-    if (format[brace] == '}') throw RenderError{"Single '}' encountered in format string"};
-    const std::size_t end = format.find('}', at);
-    if (end == std::string_view::npos) throw RenderError{"expected '}' before end of string"};
-    // name, !r, :spec
-    const std::string_view field = format.substr(at, end - at);
-    const std::size_t mark = std::min(field.find_first_of("!:"), field.size());
-    const std::string_view name = field.substr(0, mark);
-    std::string_view spec = field.substr(mark);
-    const bool is_repr = spec.starts_with("!r"), is_str = spec.starts_with("!s");
-    if (is_repr || is_str) spec.remove_prefix(2);
-    if (name.find_first_of(".[") != std::string_view::npos || field.find('{') != std::string_view::npos ||
-        (!spec.empty() && spec[0] != ':'))
-      refuse_format(field);
-    const Value given = argument(name);
-    const Value value = is_repr ? Value::string(given.repr(), kComputed) : is_str ? Value(given.str()) : given;
-    spec.remove_prefix(spec.empty() ? 0 : 1);
-    if (spec.empty()) {
-      out.append(value.str());
-    } else if (!value.is_number()) {
-      refuse_format(field);
-    } else {
-      const char type = is_one_of(spec.back(), "dxXeEfFgG") ? spec.back() : '\0';
-      out.append(formatted(value, spec.substr(0, spec.size() - (type == 0 ? 0 : 1)), type), kTemplate);
-    }
-    at = end + 1;
-  }
   return out;
 }
 

@@ -360,8 +360,6 @@ Text pad(const Text& text, std::size_t at, std::size_t left, std::size_t right, 
 
 /// text % values.
 Text percent_format(const Text& text, const Value& values);
-/// text.format(...).
-Text brace_format(const Text& text, const Arguments& arguments);
 
 enum class TokenKind {
   kText,
