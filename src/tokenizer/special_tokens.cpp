@@ -119,7 +119,8 @@ void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
   const auto names = out.in_text();
   for (const auto& [content, value] : root.value().items()) {
     const JsonPlace place = root.at(content);
-    const bool special = std::ranges::any_of(names, [&](const auto& name) { return name.second.content == content; });
+    const bool special =
+        std::ranges::any_of(names, [&wanted = content](const auto& name) { return name.second.content == wanted; });
     out.added.push_back(
         {.id = place.id(), .content = content, .normalized = !special, .special = special, .where = place.where()});
   }
