@@ -151,13 +151,15 @@ teach::GenerationSettings model_settings(const ModelSection& section, const std:
       hash128_hex(hash_file(files.config.path).hash + storage::open_model_weights(files.resolved.folder).fingerprint());
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
   const bool is_chat = !is_raw && files.chat_template != nullptr;
+  const std::string& day = section.template_date.empty() ? files.rendering.template_date : section.template_date;
   return {{"model", text(section.path)},
           {"model_fingerprint", text(model)},
           {"tokenizer_fingerprint", text(files.tokenizer->fingerprint())},
           {"adapter", adapter.empty() ? "null" : text(adapter)},
           {"adapter_fingerprint", adapter.empty() ? "null" : text(hash_of_adapter(files.adapter))},
           {"precision", text(to_string(section.precision))},
-          {"chat_template_fingerprint", is_chat ? text(files.chat_template->fingerprint()) : "null"}};
+          {"chat_template_fingerprint", is_chat ? text(files.chat_template->fingerprint()) : "null"},
+          {"template_date", is_chat && !day.empty() ? text(day) : "null"}};
 }
 
 }  // namespace lora_train::cli

@@ -128,6 +128,9 @@ def test_the_day_of_the_start_is_fixed_for_a_run_and_its_resumes(setup):
     prompt = ("--adapter", setup.output_dir, "--prompt", "Hi")
     assert ids(*prompt) == spelled("2024-02-29") != spelled("2023-11-13")
     assert ids(*prompt, "--set", "template_date=2023-11-13") == spelled("2023-11-13")
+    kept = (*prompt, "--max-new-tokens", "1", "--output", setup.folder / "answers.jsonl")
+    assert generate(*kept).code == 0
+    expect_end(generate(*kept, "--set", "template_date=2023-11-13"), 2, 'template_date: "2024-02-29" -> "2023-11-13"')
 
 
 def test_auto_is_the_day_of_the_start(setup):
