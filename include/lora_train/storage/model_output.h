@@ -75,8 +75,8 @@ std::vector<std::string> companion_files(const std::filesystem::path& folder);
 /// A copy of the file, ready to write.
 FileToWrite copy_of(const std::filesystem::path& file);
 
-/// Gives the files of a model or adapter a template for chats with tools: both templates go into tokenizer_config.json, in
-/// place of chat_template.jinja. transformers' other form for two templates needs a folder.
+/// Gives the files of a model or adapter a template for chats with tools: both templates go into tokenizer_config.json,
+/// in place of chat_template.jinja. transformers' other form for two templates needs a folder.
 void add_tool_template(const std::string& tool_use, std::vector<FileToWrite>& files);
 /// The same with the template of that form in `folder`, if there is one.
 void copy_tool_template(const std::filesystem::path& folder, std::vector<FileToWrite>& files);

@@ -59,8 +59,8 @@ bool has_tokenizer(const std::filesystem::path& folder);
 class Tokenizer {
  public:
   /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json,
-  /// added_tokens.json and generation_config.json if they exist. Throws FormatError for a missing or malformed file, and for unsupported
-  /// features, with the file and the place in it ("folder/tokenizer.json: model.dropout"). Throws ConfigError
+  /// added_tokens.json and generation_config.json if they exist. Throws FormatError for a missing or malformed file,
+  /// and for unsupported features, with the file and the place in it ("folder/tokenizer.json: model.dropout"). Throws ConfigError
   /// (add_tokens) for new tokens that the tokenizer already has.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
 

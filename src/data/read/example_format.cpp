@@ -533,16 +533,18 @@ void check_same_layout(const Json& example, DatasetType type, const FieldMap& fi
 }
 
 void check_field_map(const FieldMap& field_map) {
-  static const std::vector<std::string> known = {
-      "messages",   "role",      "content",     "train",         "weight",         "prompt",
-      "completion", "text",      "input_ids",   "labels",        "attention_mask", "conversations",
-      "from",       "value",     "instruction", "input",         "output",         "system",
-      "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
-      "user",       "assistant", "tool",        "function_call", "logprobs",       "loss",
-      "training",   "trainable", "masked",      "loss_mask"};
-  static const std::vector<std::string> optional = {
-      "train", "weight",   "system",    "input",  "history",  "tools", "chat_template_kwargs",
-      "loss",  "training", "trainable", "masked", "loss_mask"};
+  const auto with_marks = [](std::vector<std::string> names) {
+    names.insert(names.end(), std::begin(kTurnMarks) + 1, std::end(kTurnMarks));  // train is among them
+    return names;
+  };
+  static const std::vector<std::string> known =
+      with_marks({"messages",   "role",      "content",     "train",         "weight",         "prompt",
+                  "completion", "text",      "input_ids",   "labels",        "attention_mask", "conversations",
+                  "from",       "value",     "instruction", "input",         "output",         "system",
+                  "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
+                  "user",       "assistant", "tool",        "function_call", "logprobs"});
+  static const std::vector<std::string> optional =
+      with_marks({"train", "weight", "system", "input", "history", "tools", "chat_template_kwargs"});
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);

@@ -81,7 +81,7 @@ std::string key_names(const Json& example);
 
 /// Fields of a message, ours and other trainers', that say if it is trained: true or 1, false or 0. `masked` says the
 /// opposite.
-inline constexpr const char* kTurnMarks[] = {"train", "loss", "training", "trainable", "loss_mask", "masked"};
+inline constexpr const char* kTurnMarks[] = {"train", "loss", "training", "trainable", "masked", "loss_mask"};
 
 /// The loss weight that a message asks for, from the first of kTurnMarks that it has (1 or 0) and `weight` (0 or a
 /// positive number); nullopt without any, or if all are null. Throws DataError for other values, for a contradiction,

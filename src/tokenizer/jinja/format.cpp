@@ -1,5 +1,5 @@
-// Python's formats: text % values. Numbers take what means the same in Python and in fmt; other formats
-// are refused as not supported.
+// Python's formats: text % values. Numbers take what means the same in Python and in fmt; other formats are refused as
+// not supported.
 
 #include <fmt/core.h>
 

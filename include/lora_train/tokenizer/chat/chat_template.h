@@ -65,8 +65,9 @@ struct RenderedChat {
 class ChatTemplate {
  public:
   /// Loads chat_template.jinja from the folder, else chat_template from tokenizer_config.json (a string, or the list
-  /// entry named "default"). Chats with tools get the template named "tool_use", if there is one: an entry of that list,
-  /// or additional_chat_templates/tool_use.jinja. Throws FormatError (file, line) if there is none or it does not parse.
+  /// entry named "default"). Chats with tools get the template named "tool_use", if there is one: an entry of that
+  /// list, or additional_chat_templates/tool_use.jinja. Throws FormatError (file, line) if there is none or it does not
+  /// parse.
   static std::unique_ptr<ChatTemplate> load(const std::filesystem::path& folder);
   /// Parses a template given as text; `name` appears in messages. `folder` (may be empty) provides bos_token,
   /// eos_token, ...
