@@ -108,7 +108,7 @@ class Merger {
 void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
-    if (name == storage::kAdapterConfigFile || name == storage::kRenderingFile ||
+    if (name == storage::kAdapterConfigFile || name == storage::kTrainedWithFile ||
         (tokenizer != request.model && storage::is_tokenizer_file(name)))
       continue;
     if (name == storage::kGenerationFile && fs::exists(tokenizer / name)) continue;
@@ -123,7 +123,7 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
     if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
   storage::copy_tool_template(tokenizer, files);
-  const fs::path rendering = request.adapter / storage::kRenderingFile;
+  const fs::path rendering = request.adapter / storage::kTrainedWithFile;
   if (fs::exists(rendering)) files.push_back(storage::copy_of(rendering));
 }
 

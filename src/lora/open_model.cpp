@@ -26,28 +26,47 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
 
 }  // namespace
 
-std::string to_json(const Rendering& rendering) {
+std::string to_json(const TrainedWith& trained) {
   auto object = nlohmann::ordered_json::object();
-  if (!rendering.prompts.empty()) object["prompts"] = rendering.prompts;
-  if (!rendering.template_date.empty()) object["template_date"] = rendering.template_date;
+  if (!trained.prompts.empty()) object["prompts"] = trained.prompts;
+  if (!trained.template_date.empty()) object["template_date"] = trained.template_date;
+  if (trained.precision) object["precision"] = to_string(*trained.precision);
+  if (trained.base_precision) {
+    object["base_precision"] = to_string(*trained.base_precision);
+    object["double_quant"] = trained.double_quant;
+  }
   return object.dump(2) + "\n";
 }
 
-Rendering read_rendering(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / storage::kRenderingFile;
+TrainedWith read_trained_with(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / storage::kTrainedWithFile;
   if (!std::filesystem::exists(file)) return {};
   const auto object = nlohmann::json::parse(storage::read_model_text(file), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) throw FormatError(file.string(), "is not a JSON object");
+  const auto refuse = [&](const char* key, const char* expected) {
+    throw FormatError(fmt::format("{}: {}", file.string(), key), "is {}; expected {}",
+                      object[key].dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), expected);
+  };
   const auto text = [&](const char* key, const auto& is_valid, const char* expected) -> std::string {
     const auto value = object.value(key, nlohmann::json());
     if (value.is_null()) return "";
-    if (value.is_string() && is_valid(value.template get<std::string>())) return value;
-    throw FormatError(fmt::format("{}: {}", file.string(), key), "is {}; expected {}",
-                      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), expected);
+    if (!value.is_string() || !is_valid(value.template get<std::string>())) refuse(key, expected);
+    return value;
   };
-  return {text(
-              "prompts", [](const auto& form) { return form == "chat" || form == "raw"; }, "\"chat\" or \"raw\""),
-          text("template_date", noon_of, "a day such as \"2026-12-01\"")};
+  TrainedWith trained;
+  const auto is_form = [](const std::string& form) { return form == "chat" || form == "raw"; };
+  trained.prompts = text("prompts", is_form, "\"chat\" or \"raw\"");
+  trained.template_date = text("template_date", noon_of, "a day such as \"2026-12-01\"");
+  trained.precision = from_string<Precision>(text(
+      "precision", [](const std::string& name) { return from_string<Precision>(name).has_value(); },
+      "\"bf16\" or \"fp32\""));
+  trained.base_precision = from_string<BasePrecision>(text(
+      "base_precision", [](const std::string& name) { return from_string<BasePrecision>(name) >= BasePrecision::kNf4; },
+      "\"nf4\", \"int8\" or \"fp8\""));
+  const auto nested = object.value("double_quant", nlohmann::json(true));
+  if (!nested.is_boolean()) refuse("double_quant", "true or false");
+  trained.double_quant = nested;
+  return trained;
 }
 
 TokenizerFiles open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
@@ -82,9 +101,10 @@ ModelFiles open_model(const ModelSection& section, const std::filesystem::path& 
   const bool has_tokens = is_adapters && std::filesystem::exists(adapter / "tokenizer_config.json");
   files.chat_template = tokenizer::load_chat_template(
       is_adapters && !has_tokens ? own_template.string() : section.chat_template, has_tokens ? adapter : folder);
-  if (chat_template == TemplateOf::kAdapter) files.rendering = read_rendering(adapter.empty() ? folder : adapter);
+  if (chat_template == TemplateOf::kAdapter) files.trained_with = read_trained_with(adapter.empty() ? folder : adapter);
   if (files.chat_template)
-    files.chat_template->set_day(section.template_date.empty() ? files.rendering.template_date : section.template_date);
+    files.chat_template->set_day(section.template_date.empty() ? files.trained_with.template_date
+                                                               : section.template_date);
   return files;
 }
 

@@ -106,7 +106,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
 /// Replaces the `auto` values that start, data and device decide, as profile.yaml shows them.
 Profile with_numbers(const Run& run) {
   Profile profile = run.profile();
-  if (const std::string& day = run.files.rendering.template_date; !day.empty()) profile.model.template_date = day;
+  if (const std::string& day = run.files.trained_with.template_date; !day.empty()) profile.model.template_date = day;
   profile.data.max_seq_len = run.spec.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = run.spec.micro_batch_size;
   profile.run.mlp_tile_tokens = run.spec.mlp_tile_tokens;
@@ -123,7 +123,7 @@ run_folder::Contents checkpoint_contents(const Run& run) {
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
                            run.request.profile_hash};
   contents.profile_yaml = to_yaml(with_numbers(run));
-  contents.rendering_json = lora::to_json(files.rendering);
+  contents.trained_with_json = lora::to_json(files.trained_with);
   return contents;
 }
 
@@ -360,9 +360,12 @@ lora::ModelFiles open_inputs(const Profile& profile, std::int64_t started_at) {
   ModelSection section = profile.model;
   if (section.template_date.empty()) section.template_date = local_day(started_at);
   lora::ModelFiles files = lora::open_model_and_weights(section, profile.adapter.init_adapter);
-  if (files.chat_template) files.rendering.template_date = files.chat_template->day();
-  if (files.rendering.template_date.empty() && !profile.model.template_date.empty())
+  if (files.chat_template) files.trained_with.template_date = files.chat_template->day();
+  if (files.trained_with.template_date.empty() && !profile.model.template_date.empty())
     log_warning("template_date: has no effect, because the chat template does not write the date");
+  files.trained_with.precision = section.precision;
+  if (section.is_quantised()) files.trained_with.base_precision = section.base_precision;
+  files.trained_with.double_quant = section.double_quant;
   return files;
 }
 
@@ -393,7 +396,7 @@ OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Com
     // Loading the weights needs the plan, which needs the data. Until then, only the disk can work ahead.
     const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, plan::data_context(profile, run.files), true);
-    run.files.rendering.prompts = run.data.has_chats ? "chat" : run.data.has_texts ? "raw" : "";
+    run.files.trained_with.prompts = run.data.has_chats ? "chat" : run.data.has_texts ? "raw" : "";
     run.tasks.emplace(profile, run.files);
   }
   run.end_phase("data", report::Phase::kData);

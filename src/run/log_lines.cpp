@@ -121,7 +121,7 @@ std::vector<std::string> prompt_for_result(const DataSection& section, const std
   if (!prompt && !section.datasets.empty())
     prompt = data::first_short_prompt(section.datasets.front(), data::DatasetUse::kTraining);
   if (!prompt) return {"--prompt", "Hello!"};
-  const bool is_default = prompt->is_raw == lora::read_rendering(result).is_raw();
+  const bool is_default = prompt->is_raw == lora::read_trained_with(result).is_raw();
   if (is_default) return {"--prompt", prompt->text};
   return {prompt->is_raw ? "--raw" : "--raw=false", "--prompt", prompt->text};
 }

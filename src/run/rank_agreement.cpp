@@ -145,7 +145,7 @@ void check_equal_runs(const Run& run) {
   plan::require_equal(run.ranks(), {{"model", prints.model},
                                     {"tokenizer", prints.tokenizer},
                                     {"chat template", prints.chat_template},
-                                    {"template_date", run.files.rendering.template_date},
+                                    {"template_date", run.files.trained_with.template_date},
                                     {"data", prints.data},
                                     {"examples of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
                                     {"number of steps", std::to_string(run.plan->total_steps())}});

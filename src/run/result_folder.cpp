@@ -173,7 +173,7 @@ void write_result(const Run& run, report::RunSummary& summary) {
   const bool is_model = run.adapters.specs.empty();
   Files files = is_model ? full_model(run, parameters) : adapter(run, parameters, state);
   add_tokenizer(run.files, run.data.stop_token_id, files);
-  files.push_back({storage::kRenderingFile, lora::to_json(run.files.rendering)});
+  files.push_back({storage::kTrainedWithFile, lora::to_json(run.files.trained_with)});
   const fs::path target =
       fs::path(section.output_dir) / run_folder::result_name(is_model ? AdapterKind::kNone : AdapterKind::kLora);
   storage::AtomicFolder folder(target, run_folder::own_entries);

@@ -217,7 +217,7 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   std::vector<storage::FileToWrite> files = contents.files;
   files.push_back({storage::kStateFile, state_json(contents)});
   files.push_back({storage::kProfileFile, contents.profile_yaml});
-  if (!contents.rendering_json.empty()) files.push_back({storage::kRenderingFile, contents.rendering_json});
+  if (!contents.trained_with_json.empty()) files.push_back({storage::kTrainedWithFile, contents.trained_with_json});
   assert(std::ranges::all_of(files, storage::is_checkpoint_file, &storage::FileToWrite::name));
   folder.write(files);
   folder.write({{storage::kManifestFile,

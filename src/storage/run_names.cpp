@@ -9,9 +9,9 @@ namespace {
 
 constexpr const char* kCheckpointFiles[] = {kManifestFile,  kStateFile,     kProfileFile,
                                             kOptimizerFile, kBaseModelFile, kAdapterConfigFile,
-                                            kWeightsFile,   kAdapterFile,   kRenderingFile};
+                                            kWeightsFile,   kAdapterFile,   kTrainedWithFile};
 constexpr const char* kResultFiles[] = {kAdapterConfigFile, kAdapterFile, kBaseModelFile,  kCardFile,
-                                        kConfigFile,        kWeightsFile, kGenerationFile, kRenderingFile};
+                                        kConfigFile,        kWeightsFile, kGenerationFile, kTrainedWithFile};
 
 bool is_one_of(std::string_view name, const auto& names) { return std::ranges::count(names, name) > 0; }
 

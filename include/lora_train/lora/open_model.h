@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
@@ -27,16 +29,19 @@ struct TokenizerFiles {
 TokenizerFiles open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
                               const std::filesystem::path& adapter, model::ModelConfig* config = nullptr);
 
-/// How the examples of a training were rendered: lora_train.json of its result, which other tools ignore.
-struct Rendering {
+/// What a training did that its result does not show: lora_train.json, which other tools ignore.
+struct TrainedWith {
   std::string prompts = {};        ///< "chat"; "raw": text, without the template; empty: unknown
   std::string template_date = {};  ///< the day that the template wrote, "2026-12-01"; empty = none
+  std::optional<Precision> precision = {};
+  std::optional<BasePrecision> base_precision = {};  ///< given if the run quantised the linears of the base: kNf4, ...
+  bool double_quant = true;                          ///< of kNf4
   bool is_raw() const { return prompts == "raw"; }
 };
 
-std::string to_json(const Rendering& rendering);
+std::string to_json(const TrainedWith& trained);
 /// All empty without the file, as for results of other tools. Throws FormatError for a malformed one.
-Rendering read_rendering(const std::filesystem::path& folder);
+TrainedWith read_trained_with(const std::filesystem::path& folder);
 
 /// What a command knows of its model and adapter before it loads weights.
 struct ModelFiles : TokenizerFiles {
@@ -44,15 +49,15 @@ struct ModelFiles : TokenizerFiles {
   std::filesystem::path adapter = {};                           ///< empty: the base, or an adapter that begins anew
   model::ModelConfig config = {};                               ///< with room for all token rows
   std::unique_ptr<tokenizer::ChatTemplate> chat_template = {};  ///< null if there is none
-  Rendering rendering = {};      ///< of the adapter, else of the model; for TemplateOf::kAdapter
-  model::BaseStorage base = {};  ///< linears kept quantised; left empty by open_model()
+  TrainedWith trained_with = {};  ///< of the adapter, else of the model; for TemplateOf::kAdapter
+  model::BaseStorage base = {};   ///< linears kept quantised; left empty by open_model()
 };
 
 /// Which file `chat_template: tokenizer` means: the model's, to train, or the one that the adapter was trained with.
 enum class TemplateOf { kModel, kAdapter };
 
 /// Opens the model that `section` names and the PEFT folder `adapter`, which may be empty. Needs no weights. The
-/// template writes the section's template_date, else that of `rendering`. Throws what reading the files throws.
+/// template writes the section's template_date, else that of `trained_with`. Throws what reading the files throws.
 ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter,
                       TemplateOf chat_template = TemplateOf::kModel);
 /// Also opens the weights, and fills `base`.

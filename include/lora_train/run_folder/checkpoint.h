@@ -53,7 +53,7 @@ struct Contents {
   std::int64_t world_size = 1;
   Fingerprints fingerprints;
   std::string profile_yaml;                 ///< resolved; compared with the profile of a run that resumes from here
-  std::string rendering_json;               ///< lora_train.json; empty = none
+  std::string trained_with_json;            ///< lora_train.json; empty = none
   std::vector<storage::FileToWrite> files;  ///< adapter or weights, optimizer
 };
 

@@ -52,7 +52,7 @@ inline constexpr const char* kAdapterFolder = "adapter";
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 inline constexpr const char* kBaseModelFile = "base_model.json";
-inline constexpr const char* kRenderingFile = "lora_train.json";
+inline constexpr const char* kTrainedWithFile = "lora_train.json";
 inline constexpr const char* kCardFile = "README.md";
 
 inline constexpr const char* kModelFolder = "model";

@@ -151,7 +151,7 @@ teach::GenerationSettings model_settings(const ModelSection& section, const std:
       hash128_hex(hash_file(files.config.path).hash + storage::open_model_weights(files.resolved.folder).fingerprint());
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
   const bool is_chat = !is_raw && files.chat_template != nullptr;
-  const std::string& day = section.template_date.empty() ? files.rendering.template_date : section.template_date;
+  const std::string& day = section.template_date.empty() ? files.trained_with.template_date : section.template_date;
   return {{"model", text(section.path)},
           {"model_fingerprint", text(model)},
           {"tokenizer_fingerprint", text(files.tokenizer->fingerprint())},

@@ -147,7 +147,7 @@ void add_raw(CommandParser& parser, bool& raw) {
 
 bool takes_raw_prompts(const CommandParser& parser, bool raw, const std::string& system,
                        const lora::ModelFiles& files) {
-  if (!parser.is_given("--raw") && files.rendering.is_raw()) {
+  if (!parser.is_given("--raw") && files.trained_with.is_raw()) {
     raw = true;
     log_info("{} was trained on raw prompts, so they go to it unchanged; --raw=false uses the chat template",
              files.adapter.empty() ? files.resolved.folder.string() : files.adapter.string());

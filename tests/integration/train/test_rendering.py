@@ -17,7 +17,8 @@ DRAW = ("--temperature", "3", "--seed", "1", "--max-new-tokens", "8")  # another
 
 
 def rendering(folder):
-    return json.loads((folder / "lora_train.json").read_text())
+    trained_with = json.loads((folder / "lora_train.json").read_text())
+    return {key: value for key, value in trained_with.items() if key in ("prompts", "template_date")}
 
 
 def ids(*arguments):
