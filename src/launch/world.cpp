@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -227,13 +226,15 @@ std::string host_id(const std::filesystem::path& proc) {
 }
 
 std::optional<int> tasks_on_node(const std::string& list, int node) {
-  static const std::regex entry(R"(([0-9]+)(?:\(x([0-9]+)\))?)");
   std::istringstream entries(list);
-  for (std::string text; std::getline(entries, text, ',');) {
-    std::smatch found;
-    if (!std::regex_match(text, found, entry)) return std::nullopt;
-    const auto tasks = whole_number<int>(found[1].str());
-    const auto num_nodes = found[2].matched ? whole_number<int>(found[2].str()) : 1;
+  for (std::string text; std::getline(entries, text, ',');) {  // "4" or "4(x2)"
+    const std::size_t open = std::min(text.find("(x"), text.size());
+    const auto tasks = whole_number<int>(text.substr(0, open));
+    std::optional<int> num_nodes = 1;
+    if (open < text.size()) {
+      if (!text.ends_with(')')) return std::nullopt;
+      num_nodes = whole_number<int>(text.substr(open + 2, text.size() - open - 3));
+    }
     if (tasks.value_or(0) < 1 || num_nodes.value_or(0) < 1) return std::nullopt;
     if (node < *num_nodes) return tasks;
     node -= *num_nodes;

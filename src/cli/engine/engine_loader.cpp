@@ -1,7 +1,7 @@
 #include "engine_loader.h"
 
 #include <cstdlib>
-#include <regex>
+#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -22,9 +22,16 @@ constexpr const char* kWhatToDo =
 
 // The value of `name = '...'` or `name: type = '...'` at the start of a line; empty for None.
 std::string python_string(const std::string& source, const std::string& name) {
-  const std::regex assignment("(^|\n)" + name + R"re(( *:[^=\n]*)? *= *['"]([^'"\n]*))re");
-  std::smatch found;
-  return std::regex_search(source, found, assignment) ? found[3].str() : "";
+  std::istringstream lines(source);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find('=');
+    if (!line.starts_with(name) || equals == std::string::npos) continue;
+    const std::string between = trimmed(line.substr(name.size(), equals - name.size()));
+    const std::string value = trimmed(line.substr(equals + 1));
+    if ((between.empty() || between.starts_with(':')) && value.find_first_of("'\"") == 0)
+      return value.substr(1, value.find_first_of("'\"", 1) - 1);
+  }
+  return "";
 }
 
 // Takes a folder if its torch is of the required series; otherwise notes its version.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <set>
+#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -39,13 +39,17 @@ std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
   const fs::path card = adapter / storage::kCardFile;
   std::error_code code;
   if (!fs::is_regular_file(card, code)) return std::nullopt;
-  static const std::regex steps(R"(Trained with lora-train [^\n]*: ([0-9,]{1,18}) steps?, r )");
-  const std::string text = read_file(card);
-  std::smatch found;
-  if (!std::regex_search(text, found, steps)) return std::nullopt;
-  std::string digits = found[1];
-  std::erase(digits, ',');
-  return std::stoll(digits);
+  std::istringstream lines(read_file(card));
+  for (std::string line; std::getline(lines, line);) {  // "Trained with lora-train 1.0 ...: 1,200 steps, r 16, ..."
+    if (line.find("Trained with lora-train ") == std::string::npos) continue;
+    const std::size_t end = std::min(line.find(" steps, r "), line.find(" step, r "));
+    if (end == std::string::npos) continue;
+    std::string digits = line.substr(0, end);
+    digits.erase(0, digits.rfind(' ') + 1);
+    std::erase(digits, ',');
+    return whole_number<std::int64_t>(digits);
+  }
+  return std::nullopt;
 }
 
 std::string config_of(const std::string& adapter) { return (fs::path(adapter) / storage::kAdapterConfigFile).string(); }

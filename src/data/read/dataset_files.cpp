@@ -7,7 +7,6 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -31,11 +30,12 @@ using Splits = std::map<std::string, Files>;
 
 /// "train_sft" for data/train_sft-00000-of-00003.parquet, the naming of push_to_hub(); else empty.
 std::string shard_split(const fs::path& path) {
-  static const std::regex shard("(.+?)-[0-9]{5}-of-.*");
+  constexpr std::size_t kNumberLength = 6;  // "-00000"
   const std::string name = path.filename().string();
-  std::smatch parts;
-  const bool is_shard = path.parent_path().filename() == "data" && std::regex_match(name, parts, shard);
-  return is_shard ? parts[1].str() : "";
+  const std::size_t end = name.find("-of-"), begin = end - kNumberLength;
+  const bool is_shard = path.parent_path().filename() == "data" && end != std::string::npos && end > kNumberLength &&
+                        name[begin] == '-' && whole_number<unsigned>(name.substr(begin + 1, kNumberLength - 1));
+  return is_shard ? name.substr(0, begin) : "";
 }
 
 /// "train", "validation" or "test" if part of the path below the folder contains such a word; else nullptr.
