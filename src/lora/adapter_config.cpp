@@ -116,21 +116,47 @@ void check_initialisation(const AdapterConfigReader& reader) {
                                value.dump()));
 }
 
-LoraTargets read_targets(const AdapterConfigReader& reader) {
-  if (!reader.contains("target_modules"))
-    reader.fail("target_modules", "is missing; expected a list of linears or a regex");
-  const Json& targets = reader.at("target_modules");
-  if (targets.is_string()) {
-    if (targets == "all-linear") return {};
-    return {LoraTargets::Kind::kRegex, {}, targets.get<std::string>()};
-  }
-  if (!targets.is_array() || targets.empty()) reader.fail("target_modules", "must be a non-empty list or a string");
+/// The modules at this key: a list of names, or an expression.
+LoraTargets read_modules(const AdapterConfigReader& reader, const char* key) {
+  const Json& modules = reader.at(key);
+  if (modules.is_string()) return {LoraTargets::Kind::kRegex, {}, modules.get<std::string>()};
+  if (!modules.is_array()) reader.fail(key, "must be a list or a string");
   LoraTargets listed{LoraTargets::Kind::kList, {}, {}};
-  for (const auto& name : targets) {
-    if (!name.is_string()) reader.fail("target_modules", "has an entry that is not a string: " + name.dump());
+  for (const auto& name : modules) {
+    if (!name.is_string()) reader.fail(key, "has an entry that is not a string: " + name.dump());
     listed.names.push_back(name.get<std::string>());
   }
   return listed;
+}
+
+LoraTargets read_targets(const AdapterConfigReader& reader) {
+  if (!reader.contains("target_modules"))
+    reader.fail("target_modules", "is missing; expected a list of linears or a regex");
+  LoraTargets targets = read_modules(reader, "target_modules");
+  if (targets.regex == "all-linear") return {};
+  if (targets == LoraTargets{LoraTargets::Kind::kList, {}, {}})
+    reader.fail("target_modules", "must be a non-empty list or a string");
+  return targets;
+}
+
+/// layers_to_transform: a number or a list. layers_pattern names the list of layers, of which these models have one.
+std::optional<std::set<std::int64_t>> read_layers(const AdapterConfigReader& reader) {
+  const char *key = "layers_to_transform", *pattern_key = "layers_pattern";
+  if (!reader.is_given(key) || reader.at(key).is_null()) return std::nullopt;
+  const Json layers = reader.at(key).is_array() ? reader.at(key) : Json::array({reader.at(key)});
+  if (layers.empty()) return std::nullopt;
+  if (reader.is_given(pattern_key)) {
+    const LoraTargets patterns = read_modules(reader, pattern_key);
+    const bool is_any = patterns.names.empty() && patterns.regex.empty();
+    if (!is_any && patterns.regex != "layers" && std::ranges::count(patterns.names, "layers") == 0)
+      reader.fail(pattern_key, "is " + reader.at(pattern_key).dump() + "; the layers of these models are in \"layers\"");
+  }
+  std::set<std::int64_t> numbers;
+  for (const Json& layer : layers) {
+    if (!layer.is_number_integer()) reader.fail(key, "is " + layers.dump() + "; numbers of layers were expected");
+    numbers.insert(layer.get<std::int64_t>());
+  }
+  return numbers;
 }
 
 /// For the card: a class that holds towers too, else nothing.
@@ -287,9 +313,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto type = reader.get<std::string>("peft_type", "");
   if (type != "LORA") reader.fail("peft_type", fmt::format("is \"{}\"; only LORA adapters are supported", type));
   for (const char* key :
-       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
-        "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
-        "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+       {"modules_to_save", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
+        "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     reader.refuse_unless_off(key);
   }
   const AdapterKind kind = read_kind(reader);
@@ -301,6 +326,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   config.file = path.string();
   config.kind = kind;
   config.lora_target_modules = read_targets(reader);
+  config.layers = read_layers(reader);
+  if (reader.is_given("exclude_modules")) config.excluded = read_modules(reader, "exclude_modules");
   config.lora_r = kPeftDefaultRank;
   config.lora_alpha = kPeftDefaultAlpha;
   read_with_pattern(reader, "r", "rank_pattern", &AdapterConfigReader::rank, config.lora_r, config.rank_pattern);

@@ -32,10 +32,10 @@ std::string targets_key(const AdapterConfig& options) {
 /// The limit for matching one name of about 40 characters: about 10 ms.
 constexpr std::uint32_t kMaxSteps = 200'000;
 
-/// A path in its class, in the text class, and in a wrapper of transformers 4.
+/// A path in its class, in the text class, in a wrapper of transformers 4, and in the class without a head.
 std::vector<std::string> spellings(const std::string& path) {
   const std::string text = model::text_class_name(path);
-  return {path, text, "language_model." + text};
+  return {path, text, "language_model." + text, text.substr(text.find('.') + 1)};
 }
 
 /// A whole-string regular expression; the constructs in target patterns have their Python meaning.
@@ -130,6 +130,34 @@ std::string escaped_dots(const std::string& name) {
                          config.module_prefix, config.is_hybrid() ? ", .linear_attn" : ""));
 }
 
+/// True if `name` is the path, or its end after a dot, in any spelling.
+bool is_named(const std::string& path, const std::string& name) {
+  return std::ranges::any_of(spellings(path), [&](const std::string& text) { return is_suffix(text, name); });
+}
+
+/// exclude_modules and layers_to_transform of an adapter from a file. As in PEFT, the layers restrict neither an
+/// expression nor a list that names the whole path.
+class LeftOut {
+ public:
+  explicit LeftOut(const AdapterConfig& options) : options_(options) {
+    if (options.excluded.kind == LoraTargets::Kind::kRegex)
+      regex_.emplace(options, "exclude_modules", options.excluded.regex);
+  }
+
+  bool contains(std::int64_t layer, const std::string& path) const {
+    const auto names_it = [&](const std::string& name) { return is_named(path, name); };
+    if (std::ranges::any_of(options_.excluded.names, names_it) || (regex_ && regex_->matches_path(path))) return true;
+    const LoraTargets& targets = options_.lora_target_modules;
+    if (!options_.layers || targets.kind != LoraTargets::Kind::kList || options_.layers->contains(layer)) return false;
+    return std::ranges::none_of(spellings(path),
+                                [&](const auto& text) { return std::ranges::count(targets.names, text) > 0; });
+  }
+
+ private:
+  const AdapterConfig& options_;
+  std::optional<FullMatch> regex_;
+};
+
 /// The linears that the targets select, in model order.
 std::vector<std::pair<std::int64_t, std::string>> choose(const AdapterConfig& options,
                                                          const model::ModelConfig& config) {
@@ -138,20 +166,25 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const AdapterConfig& op
   std::optional<FullMatch> regex;
   if (targets.kind == LoraTargets::Kind::kRegex) regex.emplace(options, targets_key(options), targets.regex);
   std::set<std::string> unmatched(targets.names.begin(), targets.names.end());
+  const LeftOut left_out(options);
+  bool are_any_left_out = false;
   std::vector<std::pair<std::int64_t, std::string>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     for (const auto& linear : model::linear_names(config, layer)) {
       const std::string path = path_in_class(config, layer, linear);
-      const std::vector<std::string> names_of_path = spellings(path);
       bool is_target = is_all || (regex && regex->matches_path(path));
       for (const auto& name : targets.names) {
-        if (!std::ranges::any_of(names_of_path, [&](const auto& text) { return is_suffix(text, name); })) continue;
+        if (!is_named(path, name)) continue;
         unmatched.erase(name);
         is_target = true;
       }
-      if (is_target) chosen.emplace_back(layer, linear);
+      const bool is_left_out = is_target && left_out.contains(layer, path);
+      are_any_left_out = are_any_left_out || is_left_out;
+      if (is_target && !is_left_out) chosen.emplace_back(layer, linear);
     }
   }
+  if (chosen.empty() && are_any_left_out)
+    refuse(options, targets_key(options), "exclude_modules and layers_to_transform leave no linear");
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
   if (chosen.empty() && regex && std::ranges::count(names_of_linears(config), targets.regex) > 0) {
     refuse(options, targets_key(options),

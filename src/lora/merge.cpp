@@ -25,7 +25,8 @@ using storage::DType;
 using storage::FileToWrite;
 
 /// config.json of the merged model.
-std::string merged_config(const std::string& text, const MergeRequest& request, const MergedWeights& merged) {
+std::string merged_config(const std::string& source, const MergeRequest& request, const MergedWeights& merged) {
+  const std::string text = model::with_own_head(merged.config(), source);
   const bool has_rows = merged.config().added_rows > 0;
   if (!merged.is_base_quantised() && !has_rows && !request.dtype) return text;
   auto document = nlohmann::ordered_json::parse(text);

@@ -135,8 +135,9 @@ std::string portable_config(const AdapterSource& source, const PortableResult& r
   config.use_rslora = false;
   config.rank_pattern.clear();
   config.alpha_pattern.clear();
-  // The targets named in the file; for a regex, the linears that it matched.
-  if (config.lora_target_modules.names.empty()) {
+  // The targets named in the file; for a regex, and with some left out, the linears of the file.
+  const bool has_all = !config.layers && config.excluded == LoraTargets{LoraTargets::Kind::kList, {}, {}};
+  if (config.lora_target_modules.names.empty() || !has_all) {
     config.lora_target_modules = {LoraTargets::Kind::kList, source.paths, ""};
   }
   return adapter_config_json(config);

@@ -139,7 +139,11 @@ std::string_view peft_prefix(std::string_view name) {
 
 std::string text_class_name(const std::string& name) {
   constexpr std::pair<std::string_view, std::string_view> kForms[] = {
-      {"model.language_model.", kModel}, {"language_model.model.", kModel}, {"language_model.lm_head", "lm_head"}};
+      {"model.language_model.", kModel},
+      {"language_model.model.", kModel},
+      {"language_model.lm_head", "lm_head"},
+      {"layers.", "model.layers."},  // AutoModel's class, which has no head
+      {"embed_tokens.", "model.embed_tokens."}};
   const std::string_view before = peft_prefix(name), rest = std::string_view(name).substr(before.size());
   for (const auto& [form, text] : kForms) {
     if (rest.starts_with(form)) return fmt::format("{}{}{}", before, text, rest.substr(form.size()));

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,9 @@ struct AdapterConfig : AdapterSection {
   /// trainable_token_indices: a plain list means the embedding. `head` may repeat `embedding`: in PEFT, the two are
   /// then tied.
   model::TokenRows token_rows = {};
+  // Read only: a run names the linears that are left.
+  std::optional<std::set<std::int64_t>> layers = {};           ///< layers_to_transform; nullopt = all
+  LoraTargets excluded = {LoraTargets::Kind::kList, {}, {}};  ///< exclude_modules, a list or an expression
 };
 
 /// One of several adapters in a model. AdapterSpec::owner is its index in the list.
@@ -39,7 +44,7 @@ struct NamedAdapter {
 };
 
 /// Throws IoError, or FormatError (where = "file: key") for another peft_type, a kind that AdapterKind lacks, biases,
-/// modules_to_save, layers_to_transform and every other setting that we do not support.
+/// modules_to_save and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
 /// The rows that an adapter trains in this model, whose vocab_size is enlarged if it is too small for them

@@ -49,6 +49,11 @@ class InputChecker {
 
   void check() {
     check_evaluation();
+    constexpr double kHighRate = 1e-2;
+    if (what_.reads_all && profile_.optimizer.learning_rate > kHighRate) {
+      log_warning("learning_rate: {:g} is far above the usual 1e-5 to 5e-4, and may end in a loss that is not finite",
+                  profile_.optimizer.learning_rate);
+    }
     check_model();
     check_datasets("datasets", profile_.data.datasets);
     check_datasets("eval_datasets", profile_.data.eval_datasets);
@@ -114,6 +119,11 @@ class InputChecker {
     if (const auto length = profile_.data.max_seq_len)
       attempt({"max_seq_len", folder.string()}, [&] { model::check_rope_supported(config, *length); });
     if (!what_.reads_all) return;
+    if (profile_.data.max_seq_len.value_or(0) > config.context_length()) {
+      log_warning("max_seq_len: {} is more than the {} positions of the model ({}); longer examples train on positions "
+                  "that it has never seen",
+                  format_count(*profile_.data.max_seq_len), format_count(config.context_length()), folder.string());
+    }
     attempt({"model", folder.string()}, [&] {
       const storage::WeightFiles weights = storage::open_model_weights(folder);
       model::base_storage(profile_.model, config, weights);

@@ -214,9 +214,11 @@ Message parse_message(const Json& value, const MessageList& list, const std::str
   return message;
 }
 
-void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample,
+void parse_list(const Json& given, const FieldMap& map, const char* field, ChatSample& sample,
                 bool is_sharegpt = false) {
-  if (!value.is_array()) wrong_type(field, value, "a list of messages");
+  const Json inner = given.is_string() ? inner_json(given.get_ref<const std::string&>(), field) : Json();
+  const Json& value = given.is_string() ? inner : given;  // tables write lists as JSON text
+  if (!value.is_array()) wrong_type(field, given, "a list of messages, or a string that holds one as JSON");
   if (value.empty()) throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", field, i);

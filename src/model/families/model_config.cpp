@@ -290,6 +290,7 @@ void untie_if_stored(const std::filesystem::path& folder, ModelConfig& config) {
                                                                                  "model.embed_tokens.weight");
     if (head == nullptr || embedding == nullptr) return;
     config.tie_word_embeddings = head->dtype == embedding->dtype && weights.bytes(*head) == weights.bytes(*embedding);
+    config.ignores_tie = !config.tie_word_embeddings;
   } catch (const Error&) {
   }
 }
@@ -466,6 +467,14 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   ModelConfig config = parse_model_config(storage::read_model_text(path), path);
   untie_if_stored(folder, config);
   return config;
+}
+
+std::string with_own_head(const ModelConfig& base, const std::string& text) {
+  if (!base.ignores_tie) return text;
+  auto document = nlohmann::ordered_json::parse(text);
+  document["tie_word_embeddings"] = false;
+  if (document.contains("text_config")) document["text_config"]["tie_word_embeddings"] = false;
+  return document.dump(2) + "\n";
 }
 
 bool is_wrapper_class(std::string_view architecture) {

@@ -178,6 +178,10 @@ void log_parts_beside_text(const ModelConfig& config, const storage::WeightFiles
   for (const auto& [part, bytes] : sizes) parts.push_back(fmt::format("{} ({})", part, format_bytes(bytes)));
   const std::string folder = config.path.parent_path().string();
   if (!parts.empty()) log_info("{}: only the text model is used, not {}", folder, join(parts));
+  if (config.ignores_tie) {
+    log_info("{}: lm_head differs from the embedding and is used, although config.json says tie_word_embeddings",
+             folder);
+  }
   if (has_activation_scales) log_info("{}: activation_scale is not used: activations are not quantised", folder);
 }
 

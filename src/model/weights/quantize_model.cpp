@@ -195,7 +195,7 @@ void add_companions(const QuantizeRequest& request, const std::vector<std::strin
     if (name != storage::kConfigFile) continue;
     auto config = ordered_json::parse(files.back().text);
     config["quantization_config"] = quantization_config(request, skipped);
-    files.back().text = config.dump(2) + "\n";
+    files.back().text = with_own_head(read_model_config(request.model), config.dump(2) + "\n");
   }
   storage::copy_tool_template(request.model, files);
 }

@@ -304,7 +304,8 @@ TEST(Messages, RefusesMalformedConversations) {
   const auto type = DatasetType::kMessages;
   expect_refused(type, R"({"messages": )", "}",
                  {{"[]", "messages is empty"},
-                  {R"("hi")", "messages is string, expected a list"},
+                  {R"("hi")", "messages is a string, but its text was rejected"},
+                  {R"("{}")", "messages is string, expected a list of messages, or a string that holds one as JSON"},
                   {R"(["hi"])", "messages[0] is string"},
                   {R"([{"content": "a"}])", "\"role\" is missing"},
                   {R"([{"role": "user"}])", "\"content\" is missing"},

@@ -112,9 +112,8 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
   expect_config_error([](json& c) { c["bias"] = "all"; }, "bias");
   expect_config_error([](json& c) { c.erase("target_modules"); }, "target_modules");
   for (const char* key :
-       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
-        "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
-        "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+       {"modules_to_save", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
+        "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     expect_config_error([key](json& c) { c[key] = {{"x", 1}}; }, key);
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }

@@ -86,6 +86,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;  ///< true: no head of its own (read_model_config looks at the tensors as well)
+  bool ignores_tie = false;          ///< config.json says tied, but the files hold another head, which counts
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   std::vector<LayerKind> layer_kinds;    ///< [num_layers]; empty: attention in all layers
   kernels::GatedDeltaSizes gated_delta;  ///< of layers of that kind
@@ -187,7 +188,11 @@ std::int64_t num_parameters(const ModelConfig& config);
 /// is.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
 
-/// Logs which towers and other parts of the files are not used, with their sizes.
+/// For config.json of a result: `text` with tie_word_embeddings: false if the base ignores_tie, else as it is.
+std::string with_own_head(const ModelConfig& base, const std::string& text);
+
+/// Logs which towers and other parts of the files are not used, with their sizes, and that the head is used although
+/// config.json says that it is tied.
 void log_parts_beside_text(const ModelConfig& config, const storage::WeightFiles& weights);
 
 /// Throws FormatError (file: quantization_config) if the folder is quantised. `what` begins the message: "training".
