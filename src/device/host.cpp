@@ -1,6 +1,7 @@
 #include "lora_train/device/host.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,8 @@
 
 namespace lora_train::device {
 namespace {
+
+constexpr int kTicks = 100;  // a second, in /proc (USER_HZ)
 
 constexpr std::array<const char*, 4> kVectorUnits = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"};
 
@@ -53,6 +56,27 @@ std::vector<int> usable_cpus() {
     if (CPU_ISSET_S(cpu, sizeof set, set.data())) cpus.push_back(static_cast<int>(cpu));
   }
   return cpus;
+}
+
+CpuTimes cpu_times(const std::vector<int>& cpus, const std::string& proc) {
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  CpuTimes times;
+  rusage own{};
+  ::getrusage(RUSAGE_SELF, &own);
+  times.own = seconds(own.ru_utime) + seconds(own.ru_stime);
+  std::ifstream stat(proc + "/stat");
+  for (std::string line; std::getline(stat, line);) {  // cpu1 user nice system idle iowait irq softirq steal ...
+    int cpu = 0;
+    std::array<double, 8> ticks{};
+    std::istringstream fields(line.starts_with("cpu") ? line.substr(3) : "");
+    if (!line.starts_with("cpu ") && fields >> cpu && std::ranges::count(cpus, cpu) > 0) {
+      for (double& count : ticks) fields >> count;
+      times.all += (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7]) / static_cast<double>(kTicks);
+    }
+  }
+  return times;
 }
 
 int count_physical_cores(const std::vector<int>& cpus, const std::string& sys) {

@@ -149,7 +149,8 @@ std::optional<std::set<std::int64_t>> read_layers(const AdapterConfigReader& rea
     const LoraTargets patterns = read_modules(reader, pattern_key);
     const bool is_any = patterns.names.empty() && patterns.regex.empty();
     if (!is_any && patterns.regex != "layers" && std::ranges::count(patterns.names, "layers") == 0)
-      reader.fail(pattern_key, "is " + reader.at(pattern_key).dump() + "; the layers of these models are in \"layers\"");
+      reader.fail(pattern_key,
+                  "is " + reader.at(pattern_key).dump() + "; the layers of these models are in \"layers\"");
   }
   std::set<std::int64_t> numbers;
   for (const Json& layer : layers) {

@@ -116,7 +116,8 @@ Files full_model(const Run& run, const model::Trainables& parameters) {
   auto config = nlohmann::ordered_json::parse(read_file(run.files.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
-  Files files = {{storage::kWeightsFile, "", std::move(tensors)}, {storage::kConfigFile, model::with_own_head(run.files.config, config.dump(2) + "\n")}};
+  Files files = {{storage::kWeightsFile, "", std::move(tensors)},
+                 {storage::kConfigFile, model::with_own_head(run.files.config, config.dump(2) + "\n")}};
   for (const char* name : storage::kProcessorFiles) copy_if_there(run.files.resolved.folder / name, files);
   return files;
 }

@@ -80,9 +80,10 @@ std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& p
       context.ranks->world_size() > 1 ? name_examples_of_ranks(context, plan) : name_examples(context, plan);
   const std::string advice =
       plan.step == 1 ? "No step came before it: check these examples and the base weights"
-                     : fmt::format("Lower learning_rate first (here {:.3g}), or raise warmup_ratio; then check these "
-                                   "examples and the base weights",
-                                   result.learning_rate);
+                     : fmt::format(
+                           "Lower learning_rate first (here {:.3g}), or raise warmup_ratio; then check these "
+                           "examples and the base weights",
+                           result.learning_rate);
   throw NumericError(fmt::format("step {}", plan.step),
                      "loss {}, gradient norm {}: not finite. Nothing was updated. {}. Examples of this step: {}",
                      result.loss, result.grad_norm, advice, examples);

@@ -19,6 +19,15 @@ struct Host {
 /// Reads `cpuinfo` and `meminfo` in the folder `proc`, and the topology in the folder `sys`.
 Host describe_host(const std::string& proc = "/proc", const std::string& sys = "/sys");
 
+/// Seconds of processor time so far.
+struct CpuTimes {
+  double all = 0;  ///< of everybody on the logical cores asked for, and what a hypervisor took from them
+  double own = 0;  ///< of this process, in any of its threads
+};
+
+/// Reads `stat` in the folder `proc`, which counts in hundredths.
+CpuTimes cpu_times(const std::vector<int>& cpus, const std::string& proc = "/proc");
+
 /// Numbers of the logical cores that this process may run on, ascending. Empty if the system does not say.
 std::vector<int> usable_cpus();
 

@@ -33,7 +33,7 @@ struct AdapterConfig : AdapterSection {
   /// then tied.
   model::TokenRows token_rows = {};
   // Read only: a run names the linears that are left.
-  std::optional<std::set<std::int64_t>> layers = {};           ///< layers_to_transform; nullopt = all
+  std::optional<std::set<std::int64_t>> layers = {};          ///< layers_to_transform; nullopt = all
   LoraTargets excluded = {LoraTargets::Kind::kList, {}, {}};  ///< exclude_modules, a list or an expression
 };
 

@@ -120,9 +120,10 @@ class InputChecker {
       attempt({"max_seq_len", folder.string()}, [&] { model::check_rope_supported(config, *length); });
     if (!what_.reads_all) return;
     if (profile_.data.max_seq_len.value_or(0) > config.context_length()) {
-      log_warning("max_seq_len: {} is more than the {} positions of the model ({}); longer examples train on positions "
-                  "that it has never seen",
-                  format_count(*profile_.data.max_seq_len), format_count(config.context_length()), folder.string());
+      log_warning(
+          "max_seq_len: {} is more than the {} positions of the model ({}); longer examples train on positions "
+          "that it has never seen",
+          format_count(*profile_.data.max_seq_len), format_count(config.context_length()), folder.string());
     }
     attempt({"model", folder.string()}, [&] {
       const storage::WeightFiles weights = storage::open_model_weights(folder);

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "busy_cores.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
@@ -151,7 +152,7 @@ RunDevice start_device(const Profile& profile, const model::ModelConfig& config,
   refuse_large_model(section.device, config);
   log_cpu(profile);
   use_physical_cores();
-  return {};
+  return {.busy_cores = std::make_shared<BusyCoresWatch>(device::usable_cpus(), at::get_num_threads())};
 }
 
 DeviceMemory device_memory(const RunDevice& device) {

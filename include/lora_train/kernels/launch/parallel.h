@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <thread>
 
 // Function multi-versioning. The loader picks the clone through an ifunc, which address sanitizer does not support.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
@@ -30,6 +31,16 @@ void parallel_ranges(std::int64_t count, std::int64_t grain,
 
 /// The number of ranges that parallel_ranges uses at most.
 int num_threads();
+
+/// While it lives, threads that wait for the end of a parallel region sleep at once, as with OMP_WAIT_POLICY=passive.
+class PassiveWaiting {
+ public:
+  /// `num_cpus`: logical cores that this process may run on.
+  explicit PassiveWaiting(int num_cpus);
+
+ private:
+  std::jthread team_;
+};
 
 /// True if this CPU has AVX-512 (x86-64-v4) and no test has disabled the code for it.
 bool has_avx512();

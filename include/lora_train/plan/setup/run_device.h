@@ -20,6 +20,8 @@
 
 namespace lora_train::plan {
 
+class BusyCoresWatch;
+
 struct RunDevice {
   at::Device device = at::kCPU;
   std::string name = "cpu";     ///< "NVIDIA H200"
@@ -28,6 +30,7 @@ struct RunDevice {
   std::string driver = {};      ///< on a GPU: its version
   int num_gpus = 0;             ///< GPUs that this process sees
   std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
+  std::shared_ptr<BusyCoresWatch> busy_cores = {};  ///< on a CPU: how its threads wait
 
   bool is_cuda() const { return device.is_cuda(); }
 };
