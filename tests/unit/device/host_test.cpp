@@ -38,6 +38,16 @@ TEST(Host, WithoutSysEachLogicalCoreIsPhysical) {
   EXPECT_EQ(host.num_numa_nodes, 1);
 }
 
+TEST(CpuTimes, AreThoseOfTheseCoresWithoutIdleTime) {
+  const testing_support::TemporaryFolder folder;
+  std::ofstream(folder / "stat")
+      << ("cpu  999 0 0 0 0 0 0 0 0 0\ncpu0 100 20 30 5000 600 7 3 40 9 9\ncpu1 1 0 0 0 0 0 0 0\n"
+          "cpu12 50 0 0 9 9 0 0 0 0 0\nintr 5\n");
+  EXPECT_DOUBLE_EQ(cpu_times({0, 12}, folder.path().string()).all, 2.0 + 0.5);
+  EXPECT_EQ(cpu_times({0}, "/nonexistent").all, 0);
+  EXPECT_GT(cpu_times({0}).own, 0);
+}
+
 void write_line(const std::filesystem::path& file, const std::string& line) {
   std::filesystem::create_directories(file.parent_path());
   std::ofstream(file) << line << "\n";
