@@ -282,7 +282,7 @@ std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& sp
 }  // namespace
 
 ExportResult export_model(const ExportRequest& request) {
-  lora::MergedWeights merged(request.model, request.adapter, request.decode);
+  lora::MergedWeights merged(request.model, request.adapter, request.decode, request.onto);
   check_architecture(merged.config());
   ExportResult result;
   result.type = request.type.value_or(stored_type(merged));

@@ -9,6 +9,7 @@
 #include "lora_train/base/version.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/merged_weights.h"
+#include "lora_train/lora/open_model.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/weights/init_model.h"
@@ -46,7 +47,7 @@ std::string merged_config(const std::string& source, const MergeRequest& request
 class Merger {
  public:
   Merger(const MergeRequest& request, const MergeHooks& hooks)
-      : request_(request), hooks_(hooks), merged_(request.model, request.adapter, hooks.decode) {}
+      : request_(request), hooks_(hooks), merged_(request.model, request.adapter, hooks.decode, request.onto) {}
 
   const MergedWeights& merged() const { return merged_; }
 
@@ -124,8 +125,10 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
     if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
   storage::copy_tool_template(tokenizer, files);
-  const fs::path rendering = request.adapter / storage::kTrainedWithFile;
-  if (fs::exists(rendering)) files.push_back(storage::copy_of(rendering));
+  if (!fs::exists(request.adapter / storage::kTrainedWithFile)) return;
+  TrainedWith trained = read_trained_with(request.adapter);
+  trained.base_precision.reset();  // the result is plain
+  files.push_back({storage::kTrainedWithFile, to_json(trained)});
 }
 
 std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {

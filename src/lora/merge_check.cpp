@@ -46,11 +46,12 @@ struct Passed {
 };
 
 /// `adapter` may be empty.
-std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapter, const model::Batch& batch) {
+std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapter, const ModelSection& base,
+                                  const model::Batch& batch) {
   auto passed = std::make_unique<Passed>(
       Passed{model::read_model_config(folder), storage::open_model_weights(folder), nullptr, nullptr, {}});
   const model::ModelConfig& config = passed->config;
-  model::check_weights(config, passed->files);
+  const model::BaseStorage storage = model::base_storage(base, config, passed->files);  // checks the weights
   model::check_rope_supported(config, batch.max_document_tokens);
   std::vector<model::AdapterSpec> specs;
   model::TokenRows rows;
@@ -64,7 +65,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   passed->adapters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, model::TrainedWeights::kNone));
   passed->weights =
-      std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
+      std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files, storage);
   if (!specs.empty()) load_adapter(adapter, *passed->adapters);
   model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat,
                                  at::kCPU);
@@ -107,23 +108,26 @@ void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t 
 
 }  // namespace
 
-MergeCheck check_merge(const MergeCheckRequest& request) {
+std::vector<MergeCheck> check_merge(const MergeCheckRequest& request) {
   const model::Batch batch = make_batch(request.rows);
   const std::int64_t N = batch.num_tokens();
-  std::vector<at::Tensor> unmerged;
+  std::vector<at::Tensor> merged;
   {
-    const auto model = run_model(request.model, request.adapter, batch);
+    const auto model = run_model(request.merged, {}, {}, batch);
     for (std::int64_t begin = 0; begin < N; begin += kChunk) {
-      unmerged.push_back(logits_of(*model, begin, std::min(kChunk, N - begin)));
+      merged.push_back(logits_of(*model, begin, std::min(kChunk, N - begin)));
     }
   }
-  const auto merged = run_model(request.merged, {}, batch);
-  MergeCheck check;
-  for (std::size_t i = 0; i < unmerged.size(); ++i) {
-    const std::int64_t begin = static_cast<std::int64_t>(i) * kChunk;
-    compare(unmerged[i], logits_of(*merged, begin, unmerged[i].size(0)), begin, batch, check);
+  std::vector<MergeCheck> checks;
+  for (const ModelSection& base : request.bases) {
+    const auto model = run_model(request.model, request.adapter, base, batch);
+    MergeCheck& check = checks.emplace_back();
+    for (std::size_t i = 0; i < merged.size(); ++i) {
+      const std::int64_t begin = static_cast<std::int64_t>(i) * kChunk;
+      compare(logits_of(*model, begin, merged[i].size(0)), merged[i], begin, batch, check);
+    }
   }
-  return check;
+  return checks;
 }
 
 }  // namespace lora_train::lora

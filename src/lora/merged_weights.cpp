@@ -23,24 +23,23 @@ DType plain_dtype(const model::ModelConfig& config) {
 }  // namespace
 
 MergedWeights::MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter,
-                             DecodeLinear decode)
+                             DecodeLinear decode, const ModelSection& onto)
     : decode_(std::move(decode)),
       has_adapter_(!adapter.empty()),
       config_(model::read_model_config(model)),
       weights_(storage::open_model_weights(model)) {
   if (has_adapter_) adapter_ = read_adapter_config(adapter);
   model::log_parts_beside_text(config_, weights_);
-  sites_ = checked_sites();
+  find_quantised(onto);
+  sites_ = adapted_sites();
   if (has_adapter_) {
     token_rows_ = token_rows_of(adapter_, adapter, config_);
     tensors_.emplace(open_adapter_tensors(adapter, adapter_tensor_list()));
   }
-  find_quantised();
   for (const auto& tensor : adapter_tensor_list()) (void)read(tensor);  // before anything is written
 }
 
-std::map<std::string, MergedWeights::Site> MergedWeights::checked_sites() const {
-  model::check_weights(config_, weights_);
+std::map<std::string, MergedWeights::Site> MergedWeights::adapted_sites() const {
   std::map<std::string, Site> sites;
   if (!has_adapter_) return sites;
   check_patterns(adapter_, config_);
@@ -76,18 +75,21 @@ TokenRowsToMerge MergedWeights::rows_for(const std::string& name) const {
   return rows;
 }
 
-void MergedWeights::find_quantised() {
+void MergedWeights::find_quantised(const ModelSection& onto) {
+  const model::BaseStorage base = model::base_storage(onto, config_, weights_);
   for (const model::TensorSpec& spec : model::linear_tensors(config_)) {
+    const auto kept = base.find(spec.module());
+    if (kept == base.end()) continue;
     model::StoredLinear stored = model::stored_linear(config_, spec, weights_);
-    if (stored.format == model::LinearFormat::kPlain) continue;
+    static_cast<model::LinearStorage&>(stored) = kept->second;
     parts_of_quantised_.insert(stored.names.begin(), stored.names.end());
     quantised_.emplace(spec.name, std::move(stored));
   }
   if (quantised_.empty() || decode_) return;
   throw ConfigError("--model",
                     config_.path.parent_path().string() +
-                        " is quantised: merging into it needs LibTorch; install torch 2.11 (lora-train doctor shows "
-                        "the folders it searches)");
+                        " is quantised, or was in training: merging into it needs LibTorch; install torch 2.11 "
+                        "(lora-train doctor shows the folders it searches)");
 }
 
 std::vector<std::int64_t> MergedWeights::shape_of(const std::string& name) const {
@@ -98,7 +100,9 @@ std::vector<std::int64_t> MergedWeights::shape_of(const std::string& name) const
 }
 
 DType MergedWeights::dtype_of(const std::string& name, std::optional<DType> wanted) const {
-  if (quantised_.contains(name)) return wanted.value_or(plain_dtype(config_));
+  const auto quantised = quantised_.find(name);
+  if (quantised != quantised_.end() && quantised->second.scales != nullptr)
+    return wanted.value_or(plain_dtype(config_));
   const storage::TensorEntry& entry = *weights_.find(name);
   const bool is_text = storage::part_beside_text(entry.name).empty();
   return is_text && storage::is_weight_dtype(entry.dtype) ? wanted.value_or(entry.dtype) : entry.dtype;

@@ -19,6 +19,7 @@ struct ExportRequest {
   std::filesystem::path adapter;  ///< PEFT folder; empty: the model alone
   std::string name;               ///< general.name
   std::optional<TensorType> type;
+  ModelSection onto;          ///< as in lora::MergeRequest
   lora::DecodeLinear decode;  ///< decodes a quantised base; without it, such a base is refused
   /// Called before each tensor with the number done, the number in all, and its name.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;

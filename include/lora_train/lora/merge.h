@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::model {
@@ -29,6 +30,8 @@ struct MergeRequest {
   /// kBF16, kF16 or kF32 for every weight; unset: each keeps its own; quantised ones get config.json's dtype (bf16 if
   /// it has none).
   std::optional<storage::DType> dtype;
+  /// Its base_precision, if quantised: that of the weights to merge into, of a folder that is not (MergedWeights).
+  ModelSection onto;
   bool overwrite = false;
 };
 
@@ -56,7 +59,7 @@ struct MergeResult {
 /// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same
 /// tensors in each, an index if there is one), with config.json and the other text files. Tokenizer, chat template and
 /// generation_config.json come from the adapter if it has a tokenizer (it was trained with them), else from the model.
-/// Quantised linears are decoded, and the result is plain. Works on one tensor at a time, in twice the memory of the
+/// Quantised linears are decoded, as are those to be quantised (`onto`), and the result is plain. Works on one tensor at a time, in twice the memory of the
 /// largest tensor. The folder appears complete or not at all. Throws ConfigError for an output folder that may not be
 /// written, FormatError for an unsupported model or adapter or for two that do not belong together, NumericError if a
 /// merged weight does not fit its dtype, IoError, StopError.
@@ -65,12 +68,13 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks =
 /// The folder of the tokenizer that goes with the merged model: the adapter's if it holds one, else the model's.
 std::filesystem::path merged_tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
-// Checks a merge: compares the logits of the merged folder with those of the base model and adapter. Needs torch: the
-// engine computes it.
+// Checks a merge: compares the logits of the merged folder with those of base model and adapter. Needs torch: the engine
+// computes it.
 
 struct MergeCheckRequest {
   std::filesystem::path model, adapter, merged;
   std::vector<std::vector<std::int32_t>> rows;  ///< token ids, no row empty; at most a few thousand tokens in total
+  std::vector<ModelSection> bases;              ///< how the base is read (base_precision), for each comparison
 };
 
 struct MergeCheck {
@@ -81,9 +85,9 @@ struct MergeCheck {
   std::int64_t num_argmax_changed = 0;  ///< positions at which another token is the most likely
 };
 
-/// Runs both models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of only one. Throws
-/// FormatError, NumericError naming row and position if a logit is not finite, StopError.
-MergeCheck check_merge(const MergeCheckRequest& request);
+/// One result per base. Runs the models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of
+/// the merged one. Throws FormatError, NumericError naming row and position if a logit is not finite, StopError.
+std::vector<MergeCheck> check_merge(const MergeCheckRequest& request);
 
 struct PortableRequest {
   std::filesystem::path adapter, output_dir;

@@ -29,16 +29,19 @@ bool all_finite(const std::vector<float>& values);
 class MergedWeights {
  public:
   /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are
-  /// those of the model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for an
+  /// those of the model. W is the model's own weight or, if `onto` has a quantised base_precision, what a run with it
+  /// computes with. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for an
   /// unsupported model or adapter or for two that do not belong together, IoError.
-  MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter, DecodeLinear decode);
+  MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter, DecodeLinear decode,
+                const ModelSection& onto = {});
 
   /// The model's config, with room for the adapter's token rows.
   const model::ModelConfig& config() const { return config_; }
   const AdapterConfig& adapter() const { return adapter_; }
   const storage::WeightFiles& weights() const { return weights_; }
 
-  bool is_base_quantised() const { return !quantised_.empty(); }
+  /// True if the folder is stored quantised.
+  bool is_base_quantised() const { return !parts_of_quantised_.empty(); }
   /// The scales and maps of quantised linears, which the result does not have.
   const std::set<std::string>& parts_of_quantised() const { return parts_of_quantised_; }
   std::int64_t num_tensors() const {
@@ -49,7 +52,7 @@ class MergedWeights {
 
   // Tensors are named as in weights().
   std::vector<std::int64_t> shape_of(const std::string& name) const;
-  /// `wanted`, else the tensor's own dtype; for quantised linears, config.json's (bf16 if it has none). Tensors other
+  /// `wanted`, else the tensor's own dtype; for linears stored quantised, config.json's (bf16 if it has none). Tensors other
   /// than weights, and those beside the text model, keep theirs.
   storage::DType dtype_of(const std::string& name, std::optional<storage::DType> wanted) const;
   /// True if bytes() computes the tensor: decodes it, merges it, or adds token rows.
@@ -67,11 +70,11 @@ class MergedWeights {
     std::vector<model::Parameter> tensors() const { return model::adapter_tensors(spec, shape[1], shape[0]); }
   };
 
-  std::map<std::string, Site> checked_sites() const;
+  std::map<std::string, Site> adapted_sites() const;
   std::vector<model::Parameter> adapter_tensor_list() const;
   bool gets_token_rows(const std::string& name) const;
   TokenRowsToMerge rows_for(const std::string& name) const;
-  void find_quantised();
+  void find_quantised(const ModelSection& onto);
   std::vector<float> read(const model::Parameter& tensor) const;
   [[noreturn]] void refuse_result(const storage::TensorEntry& entry, storage::DType target) const;
 
@@ -83,7 +86,7 @@ class MergedWeights {
   std::map<std::string, Site> sites_;
   model::TokenRows token_rows_;
   std::optional<storage::WeightFiles> tensors_;           ///< the adapter's
-  std::map<std::string, model::StoredLinear> quantised_;  ///< by weight name
+  std::map<std::string, model::StoredLinear> quantised_;  ///< by weight name; those to be quantised have no scales
   std::set<std::string> parts_of_quantised_;
   std::string buffer_;
   const storage::TensorEntry* last_ = nullptr;

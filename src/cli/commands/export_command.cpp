@@ -18,6 +18,7 @@ namespace {
 struct ExportFlags {
   std::string gguf, model, adapter;
   std::optional<gguf::TensorType> type;
+  OntoFlags onto;
   bool merge = false, overwrite = false, allow_other_base = false;
 };
 
@@ -28,6 +29,7 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
   parser.add("--adapter", flags.adapter, "DIR", "PEFT folder, or output_dir of a run: written alone, or with --merge");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
+  add_onto(parser, flags.onto);
   using enum gguf::TensorType;
   parser.add_choice("--type", flags.type, {{"f32", kF32}, {"f16", kF16}, {"bf16", kBF16}, {"q8_0", kQ8_0}},
                     "type of the matrices (default: as the model is stored); for an adapter, f32 "
@@ -37,6 +39,9 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.merge && flags.adapter.empty()) parser.refuse("--merge", "needs --adapter, the adapter to merge.");
+  for (const char* flag : {"--onto", "--base-precision"}) {
+    if (!flags.merge && parser.is_given(flag)) parser.refuse(flag, "is for --merge.");
+  }
   parser.refuse_special_file("--gguf", flags.gguf);
   if (path_kind(flags.gguf) == PathKind::kNone) return;
   if (!flags.overwrite)

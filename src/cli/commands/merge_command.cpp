@@ -120,6 +120,7 @@ MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::p
 struct MergeFlags {
   std::string model, adapter, output_dir, rows;
   std::optional<storage::DType> dtype;
+  OntoFlags onto;
   bool portable = false, no_check = false, overwrite = false, keep_quantised = false, allow_other_base = false;
 };
 
@@ -131,6 +132,7 @@ void add_flags(CommandParser& parser, MergeFlags& flags) {
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add("--output-dir", flags.output_dir, "DIR", "folder to write");
   add_weight_dtype(parser, flags.dtype, "each weight keeps its type");
+  add_onto(parser, flags.onto);
   parser.add("--rows", flags.rows, "FILE",
              "compare the logits on the examples in this file (default: a few built-in texts)");
   parser.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
@@ -146,7 +148,8 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
   if (flags.portable) {
     const std::string why = "cannot be combined with --portable, which only rewrites the adapter.";
-    for (const char* flag : {"--model", "--dtype", "--rows", "--no-check", "--keep-quantised", kAllowOtherBase}) {
+    for (const char* flag : {"--model", "--dtype", "--rows", "--no-check", "--keep-quantised", "--onto",
+                             "--base-precision", kAllowOtherBase}) {
       if (parser.is_given(flag)) parser.refuse(flag, why);
     }
     return;
@@ -160,11 +163,12 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
 }
 
-/// The comparison with the unmerged model: its rows, and later its result.
+/// The comparison with the unmerged model: its rows, and later its results.
 struct Comparison {
   MergeRows rows;
-  std::optional<lora::MergeCheck> found;
-  std::string why_not;  ///< why there is no comparison
+  std::vector<ModelSection> bases;      ///< what was trained; after quantising it on loading, the model's own too
+  std::vector<lora::MergeCheck> found;  ///< for each base
+  std::string why_not;                  ///< why there is no comparison
 };
 
 Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest& request) {
@@ -184,32 +188,57 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
   return comparison;
 }
 
+/// The model that the merged one is compared with.
+std::string name_of(const Comparison& comparison, std::size_t base) {
+  if (comparison.bases.size() == 1) return "the unmerged model";
+  const std::string precision = to_string(comparison.bases[0].base_precision);
+  return base == 0 ? fmt::format("what was trained (base in {})", precision) : "the adapter on the original weights";
+}
+
 std::string in_words(const Comparison& comparison) {
-  if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
-  const lora::MergeCheck& found = *comparison.found;
-  return fmt::format(
-      "largest logit difference from the unmerged model {:.3g} (logits up to {:.3g}), at {}, token {}; another token "
-      "is the most likely at {} of {} positions",
-      found.max_difference, found.max_logit, comparison.rows.names.at(found.row), found.position + 1,
-      format_count(found.num_argmax_changed), format_count(found.num_positions));
+  if (comparison.found.empty()) return "logits not compared with the unmerged model: " + comparison.why_not;
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < comparison.found.size(); ++i) {
+    const lora::MergeCheck& found = comparison.found[i];
+    lines.push_back(fmt::format(
+        "largest logit difference from {} {:.3g} (logits up to {:.3g}), at {}, token {}; another token is the most "
+        "likely at {} of {} positions",
+        name_of(comparison, i), found.max_difference, found.max_logit, comparison.rows.names.at(found.row),
+        found.position + 1, format_count(found.num_argmax_changed), format_count(found.num_positions)));
+  }
+  return join(lines, "\n");
+}
+
+nlohmann::ordered_json as_json(const lora::MergeCheck& found, const Comparison& comparison) {
+  return {{"max_logit_difference", found.max_difference}, {"max_logit", found.max_logit},
+          {"row", comparison.rows.names.at(found.row)},   {"token", found.position + 1},
+          {"num_positions", found.num_positions},         {"num_argmax_changed", found.num_argmax_changed}};
 }
 
 nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison& comparison) {
   nlohmann::ordered_json line = {{"output_dir", result.folder.string()}, {"num_tensors", result.num_tensors},
                                  {"num_merged", result.num_merged},      {"weight_bytes", result.weight_bytes},
                                  {"num_files", result.num_files},        {"max_logit_difference", nullptr}};
-  if (!comparison.found) {
+  if (comparison.found.empty()) {
     line["not_compared"] = comparison.why_not;
     return line;
   }
-  const lora::MergeCheck& found = *comparison.found;
-  line["max_logit_difference"] = found.max_difference;
-  line["max_logit"] = found.max_logit;
-  line["row"] = comparison.rows.names.at(found.row);
-  line["token"] = found.position + 1;
-  line["num_positions"] = found.num_positions;
-  line["num_argmax_changed"] = found.num_argmax_changed;
+  line.update(as_json(comparison.found[0], comparison));
+  if (comparison.found.size() > 1) line["original"] = as_json(comparison.found[1], comparison);
   return line;
+}
+
+/// Compares the merged folder, and adds the result to its card.
+void compare(const lora::MergeRequest& request, const fs::path& folder, Comparison& comparison) {
+  log_info("comparing logits with the unmerged model on " + count_of(std::ssize(comparison.rows.ids), "example"));
+  comparison.found =
+      load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids, comparison.bases});
+  const fs::path card = folder / storage::kCardFile;
+  const std::string onto = request.onto.is_quantised()
+                               ? fmt::format(", decoded from {}", to_string(request.onto.base_precision))
+                               : std::string();
+  write_file_atomic(card, fmt::format("{}\nMerged into the weights of the base model{}.\n\n```\n{}\n```\n",
+                                      read_file(card), onto, in_words(comparison)));
 }
 
 /// How to quantise the merged weights again: like the base.
@@ -261,18 +290,19 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   check_adapter_base(flags.adapter, model, flags.allow_other_base);
   request.output_dir = flags.output_dir;
   request.overwrite = flags.overwrite;
+  const MergeBase base = choose_merge_base(parser, flags.onto, flags.adapter, request.model);
+  request.onto = base.onto;
 
   Comparison comparison = prepare_comparison(flags, request);
+  comparison.bases = {base.trained_on};
+  if (base.trained_on.is_quantised()) comparison.bases.emplace_back();
   lora::MergeHooks hooks;
   hooks.progress = tensor_progress("merging");
   if (comparison.why_not.empty() || flags.no_check) {
     hooks.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
   }
   if (comparison.why_not.empty()) {
-    hooks.check = [&](const std::filesystem::path& folder) {
-      log_info("comparing logits with the unmerged model on " + count_of(std::ssize(comparison.rows.ids), "example"));
-      comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
-    };
+    hooks.check = [&](const std::filesystem::path& folder) { compare(request, folder, comparison); };
   }
   const lora::MergeResult result =
       flags.keep_quantised ? merge_and_quantise(request, hooks) : lora::merge_adapter(request, hooks);
@@ -298,25 +328,6 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
                   format_count(result.num_padded), format_count(result.num_rescaled)));
 }
 
-/// Suggests a measurement if the run quantised its base on loading: the adapter was trained on other weights than those
-/// it is merged into.
-void name_other_base(const std::string& adapter, const std::string& output_dir) {
-  const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / storage::kProfileFile;
-  std::error_code code;
-  if (!std::filesystem::is_regular_file(profile, code)) return;
-  try {
-    const Profile run = load_written_profile(profile);
-    if (!run.model.is_quantised()) return;
-    const bool has_eval_data = !run.data.eval_datasets.empty() || run.data.val_set_size > 0;
-    log_info("trained on {} weights, but merged into the model's own: {}", to_string(run.model.base_precision),
-             has_eval_data ? "measure it with " + shell_line({"lora-train", "eval", profile.string(), "--model",
-                                                              output_dir, "base_precision=auto"})
-                           : "the run has no evaluation data; try it with " +
-                                 shell_line({"lora-train", "chat", "--model", output_dir}));
-  } catch (const Error&) {  // another version's profile; the merge is done anyway
-  }
-}
-
 }  // namespace
 
 int run_merge(const std::vector<std::string>& arguments) {
@@ -335,7 +346,6 @@ int run_merge(const std::vector<std::string>& arguments) {
     rewrite_adapter(parser, flags);
   } else {
     merge_into_model(parser, flags);
-    name_other_base(flags.adapter, flags.output_dir);
   }
   return 0;
 }

@@ -28,7 +28,7 @@ struct EngineApi {
                                generate::AnswerSink&);
   generate::Totals (*answer_turns)(const evaluate::GenerateRequest&, generate::PromptQueue&);
   generate::Totals (*serve)(const evaluate::GenerateRequest&, generate::PromptQueue&);
-  lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
+  std::vector<lora::MergeCheck> (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
   std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);

@@ -115,6 +115,46 @@ std::string find_base(const std::string& adapter) {
   return base;
 }
 
+void add_onto(CommandParser& parser, OntoFlags& flags) {
+  parser.add_choice("--onto", flags.decoded, {{"decoded", true}, {"original", false}},
+                    "merge into the decoded weights that the training computed with, or into the model's own (default: "
+                    "decoded after training with a quantised base_precision)");
+  using enum BasePrecision;
+  parser.add_choice("--base-precision", flags.base_precision, {{"nf4", kNf4}, {"int8", kInt8}, {"fp8", kFp8}},
+                    "precision to which the training quantised the base on loading (default: as lora_train.json beside "
+                    "the adapter says)");
+}
+
+MergeBase choose_merge_base(const CommandParser& parser, const OntoFlags& flags, const std::string& adapter,
+                            const fs::path& model) {
+  const bool is_stored =
+      !model::stored_base(model::read_model_config(model), storage::open_model_weights(model)).empty();
+  lora::TrainedWith trained = lora::read_trained_with(adapter);
+  if (flags.base_precision && trained.base_precision.value_or(*flags.base_precision) != *flags.base_precision) {
+    parser.refuse("--base-precision",
+                  fmt::format("the adapter was trained on {} weights, as {} says.", to_string(*trained.base_precision),
+                              (fs::path(adapter) / storage::kTrainedWithFile).string()));
+  }
+  if (is_stored && flags.decoded == false) {
+    parser.refuse("--onto", model.string() + " is stored quantised: it has no original weights.");
+  }
+  if (flags.base_precision) trained.base_precision = flags.base_precision;
+  MergeBase base;
+  if (is_stored) return base;  // decoded, whatever the flags say
+  if (!trained.base_precision) {
+    if (flags.decoded == true) {
+      parser.refuse("--onto",
+                    "nothing says that the adapter was trained on quantised weights; name their precision "
+                    "with --base-precision nf4, int8 or fp8.");
+    }
+    return base;
+  }
+  base.trained_on.base_precision = *trained.base_precision;
+  base.trained_on.double_quant = trained.double_quant;
+  if (flags.decoded.value_or(true)) base.onto = base.trained_on;
+  return base;
+}
+
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {
   adapter = find_adapter(adapter);
   ProfileSources sources = flags.sources();

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,24 @@ inline void check_adapter_base(const std::string& adapter, const storage::Resolv
 /// The base model that the adapter names; empty if there is no adapter, or if it names none. Throws like
 /// read_adapter_config, and FormatError if that model is not on this machine.
 std::string find_base(const std::string& adapter);
+
+/// The weights that an adapter is merged into.
+struct OntoFlags {
+  std::optional<bool> decoded = {};  ///< --onto decoded | original
+  std::optional<BasePrecision> base_precision = {};
+};
+void add_onto(CommandParser& parser, OntoFlags& flags);
+
+/// How the base is read; only base_precision and double_quant are set.
+struct MergeBase {
+  ModelSection trained_on = {};  ///< is_quantised(): the training quantised the linears of this folder on loading
+  ModelSection onto = {};        ///< is_quantised(): merge into those weights, decoded, and not into the folder's own
+};
+
+/// What the adapter was trained on says its lora_train.json, else --base-precision; onto it, unless --onto says
+/// otherwise. Refuses flags that contradict it or the folder. Throws FormatError.
+MergeBase choose_merge_base(const CommandParser& parser, const OntoFlags& flags, const std::string& adapter,
+                            const std::filesystem::path& model);
 
 /// The profile of a command that uses the model without training it: it needs no datasets. --adapter becomes the PEFT
 /// folder that it means, and names the model unless a file or a flag does; without it, init_adapter is the adapter.

@@ -391,10 +391,8 @@ void ResidentWeights::refresh() {
 }
 
 StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                                 at::ScalarType dtype, const storage::WeightFiles& files)
-    : ComputeWeights(config, shape, parameters,
-                     {dtype, at::kCPU, TrainedWeights::kNone, stored_base(config, files), 0}),
-      files_(files) {
+                                 at::ScalarType dtype, const storage::WeightFiles& files, const BaseStorage& base)
+    : ComputeWeights(config, shape, parameters, {dtype, at::kCPU, TrainedWeights::kNone, base, 0}), files_(files) {
   FileLoader loader(config_, files_, at::kCPU);
   fill_outer(loader);
   loader.finish();

@@ -340,7 +340,11 @@ void read_and_quantize(const storage::WeightFiles& files, const storage::TensorE
 std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights) {
   QuantizedWeight quantized;
   WeightReader reader(weights, at::kCPU);
-  read_quantized(weights, linear, at::kCPU, reader, quantized);
+  if (linear.scales != nullptr) {
+    read_quantized(weights, linear, at::kCPU, reader, quantized);
+  } else {
+    read_and_quantize(weights, *linear.weight, linear, at::kCPU, reader, quantized);
+  }
   reader.read();
   std::vector<float> values(static_cast<std::size_t>(linear.out_features * linear.in_features));
   at::Tensor out = at::from_blob(values.data(), {linear.out_features, linear.in_features}, at::kFloat);

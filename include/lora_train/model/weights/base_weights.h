@@ -153,9 +153,10 @@ class ResidentWeights : public ComputeWeights {
 /// columns, release() frees it. For a single pass over a model that may not fit into memory.
 class StreamedWeights : public ComputeWeights {
  public:
-  /// `files` outlives the object.
+  /// `files` outlives the object. `base`: the linears that the files or a run's base_precision quantise
+  /// (base_storage).
   StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, at::ScalarType dtype,
-                  const storage::WeightFiles& files);
+                  const storage::WeightFiles& files, const BaseStorage& base);
 
   LayerWeights& acquire(int64_t layer, Pass pass) override;
   void release(int64_t layer, Pass) override { drop_layer(layer); }

@@ -65,7 +65,8 @@ BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& w
 /// True if the files hold every matrix (linears, embedding, head) in bf16.
 bool has_bf16_matrices(const ModelConfig& config, const storage::WeightFiles& weights);
 
-/// The values [O, D] of a quantised linear in fp32. Needs torch.
+/// The values [O, D] of a quantised linear in fp32: one of a quantised folder, or a plain one (no scales) with the
+/// storage that a run gives it on loading, quantised as there. Needs torch.
 std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights);
 
 /// The storage of a linear [O, D] that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in
