@@ -5,7 +5,9 @@ A folder that another tool has quantised says what the decoded weights are; PEFT
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -13,6 +15,7 @@ from transformers import AutoModelForCausalLM
 import engine
 import oracle
 from quantised_folders import load_weights, write_quantised
+from test_field_checkpoints import MODEL, make_adapter
 from test_quantised import plain_copy
 
 KINDS = ["nf4", "int8", "fp8"]
@@ -99,3 +102,28 @@ def test_what_nothing_says_is_refused(cases, tmp_path):
                         "--onto", "original")
     assert done.returncode == 2 and "is stored quantised: it has no original weights" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def export(case, out, *flags, code=0):
+    done = engine.start("lora-train", "export", "--json", "--model", case.model_dir, "--adapter", case.adapter_dir, "--gguf", out, *flags)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def test_export_merges_into_the_same_weights(tmp_path):
+    make_adapter(tmp_path / "adapter", target_modules="all-linear")
+    case = SimpleNamespace(model_dir=MODEL, adapter_dir=tmp_path / "adapter")
+    said = export(case, tmp_path / "onto.gguf", "--merge", "--base-precision", "nf4", "--type", "f32")
+    assert said["max_logit_difference"] < 1e-2 * said["original"]["max_logit_difference"] and not list(tmp_path.glob(".tmp*")), said
+    merge(case, tmp_path / "onto", "--base-precision", "nf4", "--dtype", "fp32")
+    engine.run("lora-train", "export", "--json", "--model", tmp_path / "onto", "--gguf", tmp_path / "folder.gguf", "--type", "f32")
+    ours, theirs = gguf_tensors(tmp_path / "onto.gguf"), gguf_tensors(tmp_path / "folder.gguf")
+    assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
+    assert "max_logit_difference" not in export(case, tmp_path / "plain.gguf", "--merge", "--type", "f32")
+    assert any((gguf_tensors(tmp_path / "plain.gguf")[name] != ours[name]).any() for name in ours)
+    assert "not_compared" in export(case, tmp_path / "no.gguf", "--merge", "--base-precision", "nf4", "--no-check")
+    assert "--onto: is for --merge" in export(case, tmp_path / "alone.gguf", "--onto", "original", code=2)
+
+
+def gguf_tensors(file):
+    return {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}

@@ -7,7 +7,10 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/export/export.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_output.h"
+#include "output/merge_comparison.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
 #include "registry.h"
@@ -19,7 +22,7 @@ struct ExportFlags {
   std::string gguf, model, adapter;
   std::optional<gguf::TensorType> type;
   OntoFlags onto;
-  bool merge = false, overwrite = false, allow_other_base = false;
+  bool merge = false, no_check = false, overwrite = false, allow_other_base = false;
 };
 
 void add_export_flags(CommandParser& parser, ExportFlags& flags) {
@@ -30,6 +33,9 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
   add_onto(parser, flags.onto);
+  parser.add_flag(
+      "--no-check", flags.no_check,
+      "do not compare the logits of a merge after QLoRA, which needs room for the merged model beside the file");
   using enum gguf::TensorType;
   parser.add_choice("--type", flags.type, {{"f32", kF32}, {"f16", kF16}, {"bf16", kBF16}, {"q8_0", kQ8_0}},
                     "type of the matrices (default: as the model is stored); for an adapter, f32 "
@@ -39,7 +45,7 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.merge && flags.adapter.empty()) parser.refuse("--merge", "needs --adapter, the adapter to merge.");
-  for (const char* flag : {"--onto", "--base-precision"}) {
+  for (const char* flag : {"--onto", "--base-precision", "--no-check"}) {
     if (!flags.merge && parser.is_given(flag)) parser.refuse(flag, "is for --merge.");
   }
   parser.refuse_special_file("--gguf", flags.gguf);
@@ -59,16 +65,35 @@ void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
   check_gguf_flags(parser, flags);
 }
 
-void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result) {
+/// After QLoRA, measures the merged weights, as a folder that is deleted again: before the file's type rounds them.
+Comparison compare_merged(const ExportFlags& flags, const gguf::ExportRequest& request, const MergeBase& base) {
+  lora::MergeRequest merge;
+  merge.model = request.model;
+  merge.adapter = request.adapter;
+  merge.onto = base.onto;
+  Comparison comparison = prepare_comparison("", flags.no_check, merge, base);
+  if (!comparison.why_not.empty()) return comparison;
+  const storage::OutputFolder folder(request.file.string() + ".merged", storage::OutputKind::kModel,
+                                     {request.model, request.adapter}, false);
+  merge.output_dir = folder.intermediate("model");
+  lora::merge_adapter(merge, {request.decode, tensor_progress("merging"), {}});
+  compare(merge, merge.output_dir, comparison);
+  return comparison;
+}
+
+void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result,
+                  const std::optional<Comparison>& comparison) {
   const std::string type(gguf::row_of(result.type).name);
   if (parser.common().json) {
-    print_line(to_line({{"file", flags.gguf},
-                        {"holds", flags.adapter.empty() || flags.merge ? "model" : "adapter"},
-                        {"type", lower_case(type)},
-                        {"num_tensors", result.num_tensors},
-                        {"num_merged", result.num_merged},
-                        {"num_f16_instead", result.num_other_type},
-                        {"num_bytes", result.num_bytes}}));
+    nlohmann::ordered_json line = {{"file", flags.gguf},
+                                   {"holds", flags.adapter.empty() || flags.merge ? "model" : "adapter"},
+                                   {"type", lower_case(type)},
+                                   {"num_tensors", result.num_tensors},
+                                   {"num_merged", result.num_merged},
+                                   {"num_f16_instead", result.num_other_type},
+                                   {"num_bytes", result.num_bytes}};
+    if (comparison) add_to(line, *comparison);
+    print_line(to_line(line));
     return;
   }
   print_line(fmt::format("{}: {} tensors in {}{}, {}", flags.gguf, format_count(result.num_tensors), type,
@@ -77,6 +102,7 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
   if (result.num_other_type > 0) {
     print_line(format_count(result.num_other_type) + " matrices are F16: their rows are not a multiple of 32");
   }
+  if (comparison) print_line("before rounding to the type of the file: " + in_words(*comparison));
 }
 
 int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
@@ -90,7 +116,13 @@ int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const 
   request.progress = tensor_progress("exporting");
   make_folders(request.file.parent_path());
   const bool is_adapter = !flags.adapter.empty() && !flags.merge;
-  print_result(parser, flags, is_adapter ? gguf::export_adapter(request) : gguf::export_model(request));
+  std::optional<Comparison> comparison;
+  if (flags.merge) {
+    const MergeBase base = choose_merge_base(parser, flags.onto, flags.adapter, model.folder);
+    request.onto = base.onto;
+    if (base.trained_on.is_quantised()) comparison = compare_merged(flags, request, base);
+  }
+  print_result(parser, flags, is_adapter ? gguf::export_adapter(request) : gguf::export_model(request), comparison);
   return 0;
 }
 
