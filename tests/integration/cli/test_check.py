@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from command import BINARY, ROOT, expect_end, lora_train
+from command import BINARY, ROOT, expect_end, good_run, lora_train
 
 USAGE, FORMAT = 2, 4
 MODEL = ROOT / "examples/tiny-math/model"
@@ -157,3 +157,15 @@ def test_the_first_examples_are_read(setup, profile):
     run = check(f"[{good}, {good}, " + '{"messages": []}]', "array.json")
     for run in (run, lora_train("tokenize", "--profile", profile.file)):
         assert run.code == 3 and f"{setup.folder}/array.json:1: element 3: messages is empty" in run.stderr, run
+
+
+def test_a_high_rate_and_a_length_beyond_the_model_are_warned_of(setup, profile):
+    run = good_run("check", "--profile", profile.write(learning_rate=0.011, max_seq_len=129))
+    assert "warning: learning_rate: 0.011 is far above" in run.stderr and "warning: max_seq_len: 129 is more than the 128 positions" in run.stderr, run
+    run = good_run("check", "--profile", profile.write(learning_rate=0.01, max_seq_len=128))
+    assert "learning_rate:" not in run.stderr and "max_seq_len:" not in run.stderr, run
+
+
+def test_a_loss_that_is_not_finite_names_the_rate_first(setup):
+    expect_end(setup.train(learning_rate=1e30, max_steps=4), 7, "not finite. Nothing was updated. Lower learning_rate first (here ",
+               "base weights. Examples of this step: ")

@@ -138,7 +138,7 @@ def test_examples_that_are_not_finite_are_named_with_their_rank(setup):
     job = Job("nproc", 2, ["--profile", setup.write_profile(micro_batch_size=2, shuffle=False)], setup.folder / "err")
     assert job.wait() == NUMERIC, job.stderr()
     assert job.stderr().count("not finite") == 1, job.stderr()
-    assert "on rank " in job.stderr() and "rows.jsonl:4" in job.stderr(), job.stderr()
+    assert "on rank " in job.stderr() and "rows.jsonl:4" in job.stderr() and "No step came before it" in job.stderr(), job.stderr()
 
 
 def test_a_bad_profile_is_named_once(setup):
