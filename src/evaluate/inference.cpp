@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/model/activation_plan.h"
+#include "lora_train/plan/memory_plan.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -39,6 +40,14 @@ void load_without_plan(const Profile& profile, const plan::RunDevice& device, co
   const std::int64_t fitting = model::choose_decoded_layers(
       files.config, shape, plan::compute_bytes(profile.model.precision), files.base, free / 2);
   options.decoded_layers = profile.model.decoded_layers.value_or(fitting);
+  const bool is_bf16 =
+      options.keeps_bf16 && model::has_bf16_matrices(files.config, storage::open_model_weights(files.resolved.folder));
+  const auto plan_with = [&](const Profile& other, const model::BaseStorage& base) {
+    const std::int64_t bytes = is_bf16 && base.empty() ? 2 : plan::compute_bytes(other.model.precision);
+    const std::int64_t decoded_layers = other.model.decoded_layers.value_or(0);
+    return plan::MemoryPlan{.weights = model::weight_bytes(files.config, shape, bytes, base, decoded_layers)};
+  };
+  if (!device.is_cuda()) plan::require_host_memory(profile, files.config, files.base, free, 0, plan_with);
   plan::load_model(profile, device, files, adapters, options, loaded);
 }
 

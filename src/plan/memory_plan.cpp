@@ -208,4 +208,36 @@ MemoryPlan plan_host(const RunFacts& facts, const RunSpec& spec, const TouchedTo
   return plan;
 }
 
+void require_host_memory(const Profile& profile, const model::ModelConfig& config, const model::BaseStorage& base,
+                         std::int64_t free_bytes, std::int64_t max_seq_len, const HostPlanner& plan_with) {
+  const MemoryPlan plan = plan_with(profile, base);
+  if (plan.total() <= free_bytes) return;
+  std::vector<std::string> ways;
+  for (const auto choice : {BasePrecision::kBf16, BasePrecision::kFp8, BasePrecision::kInt8, BasePrecision::kNf4}) {
+    Profile other = profile;
+    other.model.base_precision = choice;
+    const bool is_quantised = other.model.is_quantised(), trains_base = profile.adapter.kind == AdapterKind::kNone;
+    if ((is_quantised && trains_base) || config.quantization.format != model::LinearFormat::kPlain) continue;
+    if (!is_quantised) other.model.precision = Precision::kBf16;
+    const std::int64_t bytes = plan_with(other, base_storage(other.model, config)).total();
+    if (bytes > free_bytes) continue;
+    ways.push_back(fmt::format("base_precision: {}{} ({})", to_string(choice),
+                               is_quantised ? "" : " with precision: bf16", format_bytes(bytes)));
+  }
+  Profile least = with_least_memory(profile);
+  for (least.data.max_seq_len = max_seq_len; ways.empty() && least.data.max_seq_len > 0; *least.data.max_seq_len /= 2) {
+    if (plan_with(least, base).total() <= free_bytes)
+      ways.push_back(
+          fmt::format("max_seq_len: {} with micro_batch_size: 1, eval_micro_batch_size: 1 and "
+                      "gradient_checkpointing: full (no base_precision is small enough)",
+                      *least.data.max_seq_len));
+  }
+  if (ways.empty()) ways.emplace_back("a smaller model or a GPU (no base_precision is small enough)");
+  throw DeviceError("out of host memory before the model is read",
+                    "{} are needed, but only {} are free for this process: {} short. Needed for: {}. To fit, use {}, "
+                    "or a machine with more memory",
+                    format_bytes(plan.total()), format_bytes(free_bytes), format_bytes(plan.total() - free_bytes),
+                    plan.describe(), join(ways, " or "));
+}
+
 }  // namespace lora_train::plan

@@ -319,6 +319,27 @@ void allocate(Run& run) {
                   make_token_buffers(objective, max_tokens, parameters.values.device())});
 }
 
+/// On a CPU: if the plan needs more than is free, recomputes more and decodes fewer layers once; throws DeviceError if
+/// even that needs more.
+static void fit_into_free_memory(Run& run) {
+  const std::int64_t free = 2 * host_bytes(run), tokens = largest_micro_batch(run).num_tokens;
+  plan::RunFacts facts = run.facts;
+  plan::RunSpec spec;
+  const auto plan_with = [&](const Profile& profile, const model::BaseStorage& base) {
+    plan::RunFacts other = plan::with_profile(facts, profile);
+    other.base = base;
+    other.max_seq_len = profile.data.max_seq_len.value_or(facts.max_seq_len);
+    spec = plan::decide(other);
+    plan::MemoryPlan plan = plan::plan_host(other, spec, {std::min(tokens, spec.max_tokens), mean_supervised(run)});
+    plan.program = 0;  // runs already; without room for its copy, a checkpoint is written from the parameters
+    return plan;
+  };
+  while (facts.memory_bytes > 0 && plan_with(run.profile(), facts.base).total() > free) facts.memory_bytes /= 2;
+  plan::require_host_memory(run.profile(), facts.config, facts.base, free, facts.max_seq_len, plan_with);
+  run.spec.recompute = spec.recompute;
+  run.spec.decoded_layers = spec.decoded_layers;
+}
+
 plan::LoadOptions load_options(const Run& run) {
   return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
@@ -338,6 +359,8 @@ void build_from_facts(Run& run) {
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
   run.end_phase("plan", report::Phase::kData);
+  if (run.is_leader() && !run.device.is_cuda()) fit_into_free_memory(run);
+  share_spec(run.ranks(), run.spec);
   plan::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
   run.adapters.config.base_weights = run.model.weights_fingerprint;
   check_stop_token_row(run);

@@ -1,11 +1,13 @@
 #include "result_folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "evaluation_schedule.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -154,7 +156,63 @@ void check_new_tokens(const fs::path& folder, const Run& run, const model::Train
   }
 }
 
+std::int64_t disk_bytes(const Files& files) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, text, tensors] : files) {
+    const std::size_t size = tensors.empty() ? text.size() : storage::SafetensorsLayout(tensors).num_bytes();
+    bytes += round_up(static_cast<std::int64_t>(size), 4096);  // a block of most file systems
+  }
+  return bytes;
+}
+
+DiskNeed disk_need(const Run& run, bool overwrites) {
+  const RunSection& section = run.profile().run;
+  const SavedParts parts = run.saved_parts();
+  Files checkpoint = checkpoint_files(parts.adapter, parts.parameters, parts.optimizer), result(1);
+  for (const char* name : {storage::kStateFile, storage::kManifestFile, storage::kProfileFile})
+    checkpoint.push_back({name, "{}"});
+  if (parts.adapter == nullptr && run.files.config.is_in_wrapper())
+    complete_wrapper(run.files.resolved.folder, result.front().tensors);
+  add_tokenizer(run.files, run.data.stop_token_id, result);
+  const std::int64_t weights = parts.parameters.size() * plan::compute_bytes(section.save_dtype);
+  const std::int64_t existing = overwrites ? 0 : std::ssize(run_folder::list(section.output_dir));
+  const std::int64_t last = run.plan->total_steps(), left = last - run.state.step;
+  const std::int64_t kept = section.save_total_limit.value_or(last) + (section.load_best_model_at_end ? 1 : 0);
+  const DueSteps due(section.save_steps, *run.plan);
+  std::int64_t saves = section.save_total_limit && section.save_interval ? left : std::min<std::int64_t>(left, 1);
+  for (std::int64_t step = run.state.step + 1; step < last && saves < left; ++step) saves += due.is_due(step) ? 1 : 0;
+  return {disk_bytes(checkpoint), disk_bytes(result) + weights,
+          std::min(saves, std::max<std::int64_t>(1, kept + 1 - existing)), overwrites || existing >= kept};
+}
+
 }  // namespace
+
+std::string check_disk_space(const fs::path& output_dir, const DiskNeed& need, std::int64_t free) {
+  const std::int64_t one = need.num_checkpoints > 0 ? need.checkpoint : 0;
+  const std::int64_t most = need.num_checkpoints * need.checkpoint + need.result;
+  if (free < (need.makes_room ? std::max(one, need.result) : one + need.result)) {
+    throw IoError(output_dir.string(),
+                  "not even one checkpoint ({}) and the result ({}) fit on this disk, of which {} are free. Free some "
+                  "space, or choose an output_dir on a larger disk: {}",
+                  format_bytes(one), format_bytes(need.result), format_bytes(free), std::strerror(ENOSPC));
+  }
+  if (free >= most) return {};
+  return fmt::format(
+      "{}: the run will write up to {} ({} of {}, the one being written included, and the result, {}), but only {} are "
+      "free. Free some space, or lower save_total_limit",
+      output_dir.string(), format_bytes(most), count_of(need.num_checkpoints, "checkpoint"),
+      format_bytes(need.checkpoint), format_bytes(need.result), format_bytes(free));
+}
+
+void check_disk_space(const Run& run, bool overwrites) {
+  fs::path folder = fs::absolute(run.profile().run.output_dir);
+  while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();  // a dry run creates none
+  const fs::space_info space = fs::space(folder);
+  if (space.capacity == 0) return;  // some network file systems do not say it
+  const std::string warning = check_disk_space(run.profile().run.output_dir, disk_need(run, overwrites),
+                                               static_cast<std::int64_t>(space.available));
+  if (!warning.empty()) log_warning(warning);
+}
 
 void write_result(const Run& run, report::RunSummary& summary) {
   const RunSection& section = run.profile().run;

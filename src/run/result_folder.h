@@ -13,4 +13,18 @@ namespace lora_train::run {
 /// FormatError if that comparison fails or the best checkpoint is damaged.
 void write_result(const Run& run, report::RunSummary& summary);
 
+/// What a run adds to output_dir besides logs, in bytes.
+struct DiskNeed {
+  std::int64_t checkpoint = 0, result = 0;
+  std::int64_t num_checkpoints = 0;  ///< most at a time, the one being written included; 0 if no steps are left
+  bool makes_room = false;           ///< something older is deleted once the first checkpoint is complete
+};
+
+/// Throws IoError if `free` bytes do not hold one checkpoint and the result. Returns a warning with both sums if they do
+/// not hold all checkpoints, else nothing.
+std::string check_disk_space(const std::filesystem::path& output_dir, const DiskNeed& need, std::int64_t free);
+
+/// The same before step 1; logs the warning. `overwrites`: the run replaces one that is there.
+void check_disk_space(const Run& run, bool overwrites);
+
 }  // namespace lora_train::run

@@ -246,13 +246,15 @@ void train_to_the_end(Run& run, Reporters& reporters, report::RunSummary& summar
   try {
     prepare_first_step(run);
     summary.cuda_graphs = run.capture;
-    train_loop(run, reporters, summary);
+    const std::exception_ptr unsaved = train_loop(run, reporters, summary);
     if (summary.status == "done" && run.is_leader()) {
       const auto start = Clock::now();
-      write_result(run, summary);
+      write_result(run, summary);  // smaller than a checkpoint: may fit where that did not
+      if (unsaved) log_warning("checkpoint-{} is not written, but the result is: {}", summary.step, summary.adapter);
       run_folder::delete_replaced_run(run.profile().run.output_dir);
       run.clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
     }
+    if (unsaved) std::rethrow_exception(unsaved);
   } catch (...) {
     describe_end(summary);
     summary.cuda_graphs = run.capture;
@@ -276,6 +278,7 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
     summary.reason = fmt::format("dry run: the run in {} is already complete", training.request.profile.run.output_dir);
   } else {
     Run run = build(training, decision);
+    if (run.is_leader()) check_disk_space(run, decision.overwrites);
     const std::string rehearsed = prepare_steps(
         run, [&] { build_from_facts(run); }, /*captures=*/false);
     summary.reason = fmt::format("dry run: {} ran; nothing was updated or written", rehearsed);
@@ -341,6 +344,7 @@ TrainResult train(Training& training) {
       count_earlier(*decision.checkpoint, training.summary, *training.clock);
     Run run = build(training, decision);
     describe_run(run, training.summary);
+    if (run.is_leader()) check_disk_space(run, decision.overwrites);
     if (run.is_leader()) take_over_folder(run, decision);
     const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
     run.startup.end_phase("output folder");

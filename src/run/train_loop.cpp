@@ -49,7 +49,7 @@ class Loop {
     if (run.is_leader()) saver_.emplace(run.saved_parts());
   }
 
-  void operator()() {
+  std::exception_ptr operator()() {
     summary_.total_steps = run_.plan->total_steps();
     try {
       try {
@@ -70,11 +70,13 @@ class Loop {
       }
       throw;
     }
+    std::exception_ptr unsaved;
     if (is_save_owed()) {
       start_save();
-      if (const auto error = finish_save()) std::rethrow_exception(error);
+      rethrow_if_too_many(unsaved = finish_save());
     }
     fill_summary();
+    return unsaved;
   }
 
  private:
@@ -101,7 +103,7 @@ class Loop {
                                 .elapsed_s = run_.clock->elapsed_s(),
                                 .activity = "first step"});
     }
-    while (run_.state.step < total && !evals_.ends_run()) {
+    while (!is_at_end()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
@@ -321,13 +323,16 @@ class Loop {
     }
   }
 
-  /// Tolerates max_failed_saves - 1 I/O errors in a row; any other error ends the run.
+  bool is_at_end() const { return run_.state.step == run_.plan->total_steps() || evals_.ends_run(); }
+
+  /// Tolerates max_failed_saves - 1 I/O errors in a row, and all after the last step, which is saved once more; any
+  /// other error ends the run.
   void rethrow_if_too_many(const std::exception_ptr& error) const {
     if (!error) return;
     try {
       std::rethrow_exception(error);
     } catch (const IoError&) {
-      if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;
+      if (failed_saves_ >= run_.profile().run.max_failed_saves && !is_at_end()) throw;
     }
   }
 
@@ -408,6 +413,8 @@ class Loop {
 
 }  // namespace
 
-void train_loop(Run& run, Reporters& reporters, report::RunSummary& summary) { Loop(run, reporters, summary)(); }
+std::exception_ptr train_loop(Run& run, Reporters& reporters, report::RunSummary& summary) {
+  return Loop(run, reporters, summary)();
+}
 
 }  // namespace lora_train::run

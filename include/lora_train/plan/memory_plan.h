@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+
+#include "lora_train/model/weights/stored_linear.h"
 
 namespace lora_train::plan {
 
@@ -64,5 +67,13 @@ struct TouchedTokens {
 
 /// A run's largest resident set on a CPU, without the data and the tokenizer's tables.
 MemoryPlan plan_host(const RunFacts& facts, const RunSpec& spec, const TouchedTokens& touched);
+
+/// What must be free for a run, or a loaded model, with a profile and its quantised base; without `program`.
+using HostPlanner = std::function<MemoryPlan(const Profile&, const model::BaseStorage&)>;
+
+/// For a CPU, before weights are read: throws DeviceError if more than `free_bytes` are needed, with what they are for and
+/// each base_precision that would fit; if none would, the largest max_seq_len up to `max_seq_len` (0: of no effect).
+void require_host_memory(const Profile& profile, const model::ModelConfig& config, const model::BaseStorage& base,
+                         std::int64_t free_bytes, std::int64_t max_seq_len, const HostPlanner& plan_with);
 
 }  // namespace lora_train::plan

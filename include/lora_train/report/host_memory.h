@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 namespace lora_train::report {
 
@@ -12,7 +13,8 @@ double peak_host_memory_gib();
 double host_memory_gib();
 
 /// Bytes that this process can still allocate: MemAvailable of /proc/meminfo (8 GiB if that file is missing), or less
-/// if a control group (container, Slurm job) limits it.
-std::int64_t available_host_memory();
+/// if a control group (container, Slurm job; version 1 or 2) or one above it limits it. Cached file pages count as
+/// free, swap does not. `root` holds /proc and /sys.
+std::int64_t available_host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace lora_train::report

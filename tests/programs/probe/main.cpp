@@ -201,7 +201,7 @@ void probe_loop(run::Run& run, std::size_t max_steps_in_flight) {
   std::filesystem::create_directories(run.profile().run.output_dir);
   run::FileReporters reporters(run.profile().run, /*quiet=*/true, run.data.evals.size());
   report::RunSummary summary;
-  run::train_loop(run, reporters, summary);
+  if (const auto unsaved = run::train_loop(run, reporters, summary)) std::rethrow_exception(unsaved);
   std::printf("%s\n", report::to_json(summary).c_str());
 }
 

@@ -211,5 +211,56 @@ TEST_F(Memory, DescribeBeginsWithTheLargest) {
   EXPECT_TRUE(plan(1, model::Recompute::kFull).describe().starts_with("weights "));
 }
 
+TEST_F(Memory, AModelThatDoesNotFitTheHostIsRefusedWithWhatWould) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  const auto plan_with = [](const Profile& other, const model::BaseStorage& base) {  // 1000 M weights, 1 MiB a token
+    constexpr std::int64_t kQuantised[] = {500, 1000, 1010};                         // nf4, int8, fp8
+    const auto choice = static_cast<std::size_t>(other.model.base_precision);
+    const std::int64_t plain = other.model.precision == Precision::kFp32 ? 4000 : 2000;
+    EXPECT_EQ(base.empty(), !other.model.is_quantised());
+    const std::int64_t weights = base.empty() ? plain : kQuantised[choice - 3];
+    return MemoryPlan{.weights = weights * kMiB, .activations = other.data.max_seq_len.value_or(1024) * kMiB};
+  };
+  struct Case {
+    Precision precision;
+    AdapterKind adapter;
+    std::int64_t free;
+    std::vector<std::string> expected;
+  };
+  constexpr auto kLora = AdapterKind::kLora, kNone = AdapterKind::kNone;
+  const Case cases[] = {
+      {Precision::kFp32, kLora, 5024, {"accepted"}},
+      {Precision::kFp32,
+       kLora,
+       5023,
+       {"4.9 GiB are needed, but only 4.9 GiB are free", ": 1.0 MiB short. Needed for: weights"}},
+      {Precision::kFp32,
+       kLora,
+       5023,
+       {"use base_precision: bf16 with precision: bf16 (3.0 GiB) or base_precision: fp8 (2.0"}},
+      {Precision::kFp32,
+       kLora,
+       2024,
+       {"use base_precision: int8 (2.0 GiB) or base_precision: nf4 (1.5 GiB), or a machine"}},
+      {Precision::kBf16, kLora, 1524, {"use base_precision: nf4 (1.5 GiB), or"}},
+      {Precision::kBf16,
+       kNone,
+       3023,
+       {"use max_seq_len: 512 with micro_batch_size: 1", "no base_precision is small enough"}},
+      {Precision::kBf16, kLora, 500, {"use a smaller model or a GPU (no base_precision is small enough)"}}};
+  for (const auto& [precision, adapter, free, expected] : cases) {
+    profile.model.precision = precision;
+    profile.adapter.kind = adapter;
+    const std::string said = testing_support::refusal<DeviceError>(
+        [&] { require_host_memory(profile, config, {}, free * kMiB, 1024, plan_with); });
+    for (const std::string& part : expected) EXPECT_SAYS(said, part);
+  }
+  config.quantization.format = model::LinearFormat::k4Bit;  // is not quantised again
+  profile.adapter.kind = kLora;
+  EXPECT_SAYS(testing_support::refusal<DeviceError>(
+                  [&] { require_host_memory(profile, config, {}, 2100 * kMiB, 1024, plan_with); }),
+              "use max_seq_len: 64 with");
+}
+
 }  // namespace
 }  // namespace lora_train::plan

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "lora_train/report/host_memory.h"
@@ -158,6 +160,56 @@ TEST(HostMemory, PeakGrowsWithTouchedPagesAndStays) {
   EXPECT_LT(peak_host_memory_gib(), before + 0.2);
   EXPECT_GT(host_memory_gib(), 0.001);
   EXPECT_LE(host_memory_gib(), peak_host_memory_gib() + 0.001);
+}
+
+TEST(HostMemory, AvailableIsWhatTheMachineAndEveryControlGroupAboveLeave) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  using Files = std::vector<std::pair<std::string, std::string>>;
+  const std::string v1 = "sys/fs/cgroup/memory/", v2 = "sys/fs/cgroup/", no_limit = "9223372036854771712";
+  const auto group = [&](const std::string& folder, std::int64_t limit, std::int64_t used, std::int64_t cached) {
+    const bool is_1 = folder.starts_with(v1);
+    const std::string prefix = is_1 ? "total_" : "",
+                      other = "active_file 99999999999999\n";  // of version 1's own pages
+    return Files{
+        {folder + (is_1 ? "memory.limit_in_bytes" : "memory.max"), std::to_string(limit * kMiB)},
+        {folder + (is_1 ? "memory.usage_in_bytes" : "memory.current"), std::to_string(used * kMiB)},
+        {folder + "memory.stat", fmt::format("{}anon 5\n{}inactive_file {}\n{}active_file {}\n", is_1 ? other : "",
+                                             prefix, cached * kMiB / 2, prefix, cached * kMiB / 2)}};
+  };
+  struct Case {
+    const char* what;
+    std::string cgroup;
+    std::vector<Files> files;
+    std::int64_t expected;
+  };
+  const Case cases[] = {
+      {"no group", "0::/\n", {}, 1000},
+      {"version 2", "0::/job/step\n", {group(v2 + "job/step/", 600, 200, 0)}, 400},
+      {"a parent allows less",
+       "0::/job/step\n",
+       {group(v2 + "job/step/", 600, 200, 0), group(v2 + "job/", 500, 300, 0)},
+       200},
+      {"cached pages are free", "0::/job\n", {group(v2 + "job/", 600, 500, 300)}, 400},
+      {"without a limit", "0::/job\n", {{{v2 + "job/memory.max", "max"}, {v2 + "job/memory.current", "7"}}}, 1000},
+      {"more used than allowed", "0::/job\n", {group(v2 + "job/", 100, 200, 0)}, 0},
+      {"version 1", "4:cpu,memory:/job\n0::/\n", {group(v1 + "job/", 600, 500, 300)}, 400},
+      {"version 1, a parent", "4:memory:/a/b\n", {group(v1 + "a/b/", 900, 0, 0), group(v1 + "a/", 300, 100, 20)}, 220},
+      {"version 1, a container sees the uppermost", "4:memory:/docker/1\n", {group(v1, 500, 100, 0)}, 400},
+      {"version 1, without a limit", "4:memory:/job\n", {{{v1 + "job/memory.limit_in_bytes", no_limit}}}, 1000},
+      {"the machine has less", "0::/job\n", {group(v2 + "job/", 5000, 0, 0)}, 1000}};
+  for (const auto& [what, cgroup, groups, expected] : cases) {
+    const testing_support::TemporaryFolder root;
+    const auto write = [&](const std::string& name, const std::string& text) {
+      std::filesystem::create_directories((root / name).parent_path());
+      std::ofstream(root / name) << text;
+    };
+    write("proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 1024000 kB\n");
+    write("proc/self/cgroup", cgroup);
+    for (const Files& files : groups) {
+      for (const auto& [name, text] : files) write(name, text);
+    }
+    EXPECT_EQ(available_host_memory(root.path()), expected * kMiB) << what;
+  }
 }
 
 }  // namespace

@@ -92,7 +92,9 @@ class TrainLoop : public ::testing::Test {
     return bench;
   }
 
-  void train(bench::BenchRun& bench) { train_loop(bench.run, reporters, summary); }
+  void train(bench::BenchRun& bench) {
+    if (const auto unsaved = train_loop(bench.run, reporters, summary)) std::rethrow_exception(unsaved);
+  }
 
   TemporaryFolder folder;
   FakeReporters reporters;
