@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "lora_train/base/text.h"
 #include "lora_train/hub/http/url.h"
@@ -14,10 +15,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Leaves out values that are nested deeply: copies are recursive.
+/// Reads the infinities that Python writes as null. Leaves out values that are nested deeply: copies are recursive.
 Json parse(const std::string& body) {
-  return Json::parse(
-      body, [](int depth, auto, const Json&) { return depth < 16; }, /*allow_exceptions=*/false);
+  static const std::regex infinite(R"(([:,\[] ?)(NaN|-?Infinity)\b)");
+  const auto read = [](const std::string& text) {
+    return Json::parse(
+        text, [](int depth, auto, const Json&) { return depth < 16; }, /*allow_exceptions=*/false);
+  };
+  const Json json = read(body);
+  return json.is_discarded() ? read(std::regex_replace(body, infinite, "$1null")) : json;
 }
 
 /// The element, or null.
