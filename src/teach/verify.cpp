@@ -141,14 +141,17 @@ ServerModel::ServerModel(std::string url, std::string name, const std::vector<st
     name_ = *own;
   if (name_.empty() && listed.size() == 1) name_ = listed[0];
   if (name_.empty() || (!listed.empty() && !is_listed(name_)))
-    throw ConfigError("--served-model", "{}; the models of {}: {}.", problem, hub::shown_url(url_), join(listed));
+    throw ConfigError("--served-model", "{}; the models of {}: {}.", problem, hub::shown_url(url_),
+                      listed.empty() ? "none" : join(listed));
 }
 
 hub::Answer ServerModel::send(const std::string& path, const std::string& body) {
   hub::Request request{.url = url_ + path, .bearer = key_, .body = body, .is_repeatable = false};
   request.stall_timeout_s = 600;
-  if (!body.empty()) request.headers = {{"Content-Type", "application/json"}};
-  if (!body.empty()) request.method = "POST";
+  if (!body.empty()) {
+    request.method = "POST";
+    request.headers = {{"Content-Type", "application/json"}};
+  }
   hub::Answer answer = client_.send(request);
   if (answer.status == 401 || answer.status == 403)
     throw IoError(hub::shown_url(request.url), "refuses the key in $OPENAI_API_KEY ({})", server_message(answer));

@@ -85,6 +85,7 @@ class Verification : public generate::PromptQueue {
   bool wants_logits() const override { return true; }
   void on_logits(std::int64_t id, std::span<const float> logits) override {
     if (served_.empty()) return;
+    if (id >= std::ssize(logits)) throw IoError(server_.name(), "names token {}, which the base does not have", id);
     const double largest = *std::ranges::max_element(logits);
     double sum = 0;
     for (const float logit : logits) sum += std::exp(logit - largest);
@@ -129,29 +130,29 @@ class Verification : public generate::PromptQueue {
 };
 
 int report(const teach::Comparison& result, const std::string& name, bool as_json) {
-  const bool is_adapter = result.verdict == "adapter", is_base = result.verdict == "base";
-  print_json_or_text(
-      as_json,
-      {{"verdict", result.verdict},
-       {"max_gap", result.max_gap},
-       {"gap_to_base", result.gap_to_base},
-       {"num_tokens", result.num_tokens},
-       {"gap_to_adapter", result.gap_to_adapter},
-       {"num_left_out", result.num_left_out}},
-      fmt::format("{} answers as {}: its log-probabilities differ from base + adapter by {:.4f} per "
-                  "token (largest {:.4f}), from the base by {:.4f}; {} tokens, {} left out",
-                  name,
-                  is_adapter ? "the adapter"
-                  : is_base  ? "the base"
-                             : "neither adapter nor base",
-                  result.gap_to_adapter, result.max_gap, result.gap_to_base, result.num_tokens, result.num_left_out));
-  if (is_adapter) return 0;
-  log_warning("{}",
-              !result.can_tell ? "cannot tell: on these texts the adapter is within 0.02 per token of its base. Pass "
-                                 "texts like those that it was trained on: --prompts FILE"
-              : is_base ? "the server does not use the adapter. vLLM: --enable-lora --lora-modules NAME=DIR, then NAME "
-                          "as \"model\" and --served-model; llama.cpp: --lora FILE"
-                        : "the server may use another adapter, another or a quantised base, or another chat template");
+  const std::string who = result.verdict == "neither" ? "neither adapter nor base" : "the " + result.verdict;
+  print_json_or_text(as_json,
+                     {{"verdict", result.verdict},
+                      {"max_gap", result.max_gap},
+                      {"gap_to_base", result.gap_to_base},
+                      {"num_tokens", result.num_tokens},
+                      {"gap_to_adapter", result.gap_to_adapter},
+                      {"num_left_out", result.num_left_out}},
+                     fmt::format("{} answers as {}: log-probabilities differ from base + adapter by {:.4f} per token "
+                                 "(at most {:.4f}), from the base by {:.4f}; {} tokens, {} left out",
+                                 name, who, result.gap_to_adapter, result.max_gap, result.gap_to_base,
+                                 result.num_tokens, result.num_left_out));
+  if (result.verdict == "adapter") return 0;
+  const char* advice = "the server may use another adapter, another or a quantised base, or another chat template";
+  if (result.verdict == "base")
+    advice =
+        "the server does not use the adapter. vLLM: --enable-lora --lora-modules NAME=DIR, then NAME as \"model\" "
+        "of requests and as --served-model; llama.cpp: --lora FILE";
+  if (!result.can_tell)
+    advice =
+        "cannot tell: on these texts the adapter is within 0.02 per token of its base. Pass texts like those that "
+        "it was trained on: --prompts FILE";
+  log_warning("{}", advice);
   return static_cast<int>(ExitCode::kFormat);
 }
 
