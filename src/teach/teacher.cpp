@@ -15,8 +15,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxShown = 300;
 constexpr int kTries = 3;  // for answers that cannot be used
 
-/// The server's message about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
-std::string said(const hub::Answer& answer) {
+}  // namespace
+
+std::string server_message(const hub::Answer& answer) {
   const Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   std::string text = answer.body;
   if (body.is_object()) {
@@ -29,6 +30,8 @@ std::string said(const hub::Answer& answer) {
   text = repair_utf8(text.substr(0, kMaxShown));
   return fmt::format("HTTP {}{}", answer.status, text.empty() ? "" : ": " + text);
 }
+
+namespace {
 
 std::int64_t count_in(const Json& usage, const char* name) {
   return usage.is_object() && usage.contains(name) && usage[name].is_number_integer() ? usage[name].get<std::int64_t>()
@@ -142,15 +145,16 @@ std::string Teacher::send(hub::Request request, const std::string& source) {
   const std::string where = hub::shown_url(request.url);
   switch (answer.status) {
     case 401:
-    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY ({})", said(answer));
+    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY ({})", server_message(answer));
     case 404:
     case 405:
-      throw IoError(where, "the server has no such path or model (" + said(answer) +
+      throw IoError(where, "the server has no such path or model (" + server_message(answer) +
                                "). --teacher must end in /v1; --teacher-model must name a model that the server lists");
     case 400:
     case 413:
-    case 422: throw RefusedQuestion(source, fmt::format("the server refuses the question ({})", said(answer)));
-    default: throw no_answer(where, said(answer));
+    case 422:
+      throw RefusedQuestion(source, fmt::format("the server refuses the question ({})", server_message(answer)));
+    default: throw no_answer(where, server_message(answer));
   }
 }
 

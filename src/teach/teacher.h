@@ -9,6 +9,9 @@
 
 namespace lora_train::teach {
 
+/// An error as "HTTP 404: " and OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
+std::string server_message(const hub::Answer& answer);
+
 /// The server refuses this question, but answers others: it is too long, for example. `where` is the question's source.
 class RefusedQuestion : public DataError {
  public:

@@ -16,6 +16,7 @@ const std::vector<Command>& commands() {
       {"generate", "answer prompts with a model, with or without an adapter", run_generate},
       {"chat", "talk to a model, with or without an adapter", run_chat},
       {"serve", "serve a model and its adapters to clients of OpenAI's API", run_serve},
+      {"verify", "check whether a server uses an adapter", run_verify},
       {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
       {"merge", "merge an adapter into its base model", run_merge},
       {"export", "write a model or an adapter as a GGUF file for llama.cpp", run_export},

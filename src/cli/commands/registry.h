@@ -23,6 +23,6 @@ std::string overview();
 // Each is in <name>_command.cpp, or with related commands in <topic>_commands.cpp.
 RunCommand run_train, run_check, run_download, run_push, run_convert, run_plan, run_ablate, run_tokenize, run_generate,
     run_teach, run_distill, run_chat, run_eval, run_merge, run_export, run_compare, run_doctor, run_bench, run_cache,
-    run_quantize, run_init_model, run_serve, run_sweep, run_completion;
+    run_quantize, run_init_model, run_serve, run_sweep, run_completion, run_verify;
 
 }  // namespace lora_train::cli

@@ -15,7 +15,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/serve/http_server.h"
-#include "lora_train/storage/run_names.h"
 #include "output/answers.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -51,14 +50,6 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
                      "maximum number of tokens per answer if the request sets none (default 1024)");
   parser.add_integer("--queue", flags.queue, 1, 100000,
                      "number of answers that may wait for the model (default 64); requests beyond that get 503");
-}
-
-/// The run's name: "first" for runs/first/adapter and for runs/first.
-std::string name_of_run(const fs::path& folder) {
-  const fs::path path = fs::weakly_canonical(folder);
-  const std::string last = path.filename().string();
-  const bool is_of_run = last == storage::kAdapterFolder || last.starts_with(storage::kCheckpointPrefix);
-  return is_of_run ? path.parent_path().filename().string() : last;
 }
 
 /// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.

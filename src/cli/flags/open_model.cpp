@@ -82,6 +82,13 @@ std::string adapter_folder(const std::string& given) {
   return storage::holds_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
 }
 
+std::string name_of_run(const fs::path& folder) {
+  const fs::path path = fs::weakly_canonical(folder);
+  const std::string last = path.filename().string();
+  const bool is_of_run = last == storage::kAdapterFolder || last.starts_with(storage::kCheckpointPrefix);
+  return is_of_run ? path.parent_path().filename().string() : last;
+}
+
 std::string find_adapter(const std::string& given, const std::string& name) {
   const std::string folder = adapter_folder(given);
   std::error_code code;

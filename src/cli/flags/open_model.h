@@ -28,6 +28,9 @@ void warn_of_older_result(const std::string& adapter);
 /// a run that has no adapter yet, naming its newest checkpoint. `name`: "--adapter" or "init_adapter".
 std::string find_adapter(const std::string& given, const std::string& name = "--adapter");
 
+/// The run's name: "first" for runs/first/adapter and for runs/first.
+std::string name_of_run(const std::filesystem::path& folder);
+
 inline constexpr const char* kAllowOtherBase = "--allow-other-base";
 
 inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {

@@ -323,3 +323,11 @@ def test_a_served_teacher_gives_log_probabilities_to_follow(server, tmp_path):
     soft, trained = (int(number.replace(",", "")) for number in (soft, trained))
     assert trained > soft >= trained - len(QUESTIONS), "all but the end of a turn"
     assert losses[1] < losses[0], "a teacher that is the model itself leaves little to learn"
+
+
+def test_verify_tells_the_adapter_from_its_base_and_from_another(server, adapters):
+    for name, verdict in ("math", "adapter"), ("model", "base"), ("short", "neither"):
+        run = lora_train("verify", "--server", server.url, "--adapter", adapters[0], "--served-model", name, "--json", "device=cpu")
+        [result] = run.json_lines()
+        assert (result["verdict"], run.code) == (verdict, 0 if verdict == "adapter" else 4), run
+        assert verdict != "adapter" or result["max_gap"] < 1e-4, run
