@@ -56,7 +56,8 @@ struct NamedToken {
 std::vector<NamedToken> tokens_of(const Json& logprobs) {
   std::vector<NamedToken> tokens;
   for (const Json& entry : at(logprobs, "content")) {
-    NamedToken& token = tokens.emplace_back(string_at(entry, "token"), -1, number(at(entry, "logprob")));
+    tokens.push_back({string_at(entry, "token"), -1, number(at(entry, "logprob"))});
+    NamedToken& token = tokens.back();
     if (at(entry, "id").is_number_integer()) token.id = entry["id"].get<std::int64_t>();
     for (const Json& top : at(entry, "top_logprobs")) {
       if (!token.log_prob && string_at(top, "token") == token.name) token.log_prob = number(at(top, "logprob"));
@@ -64,8 +65,9 @@ std::vector<NamedToken> tokens_of(const Json& logprobs) {
   }
   for (const Json& name : at(logprobs, "tokens")) {
     const std::size_t i = tokens.size();
-    NamedToken& token = tokens.emplace_back(name.is_string() ? name.get<std::string>() : "");
-    token.log_prob = number(at(at(logprobs, "token_logprobs"), i));
+    tokens.push_back(
+        {name.is_string() ? name.get<std::string>() : "", -1, number(at(at(logprobs, "token_logprobs"), i))});
+    NamedToken& token = tokens.back();
     if (!token.log_prob) token.log_prob = number(at(at(at(logprobs, "top_logprobs"), i), token.name));
   }
   return tokens;
