@@ -222,6 +222,27 @@ void settle_facts(Run& run) {
   facts.rows_of_rank = data::count_rows_of_rank(kept, run.data, run.ranks().world_size());
 }
 
+/// On a CPU: if the plan needs more than is free, recomputes more and decodes fewer layers once; throws DeviceError if
+/// even that needs more.
+void fit_into_free_memory(Run& run) {
+  const std::int64_t free = 2 * host_bytes(run), tokens = largest_micro_batch(run).num_tokens;
+  plan::RunFacts facts = run.facts;
+  plan::RunSpec spec;
+  const auto plan_with = [&](const Profile& profile, const model::BaseStorage& base) {
+    plan::RunFacts other = plan::with_profile(facts, profile);
+    other.base = base;
+    other.max_seq_len = profile.data.max_seq_len.value_or(facts.max_seq_len);
+    spec = plan::decide(other);
+    plan::MemoryPlan plan = plan::plan_host(other, spec, {std::min(tokens, spec.max_tokens), mean_supervised(run)});
+    plan.program = 0;  // runs already; without room for its copy, a checkpoint is written from the parameters
+    return plan;
+  };
+  while (facts.memory_bytes > 0 && plan_with(run.profile(), facts.base).total() > free) facts.memory_bytes /= 2;
+  plan::require_host_memory(run.profile(), facts.config, facts.base, free, facts.max_seq_len, plan_with);
+  run.spec.recompute = spec.recompute;
+  run.spec.decoded_layers = spec.decoded_layers;
+}
+
 }  // namespace
 
 void tune_spec(Run& run) {
@@ -317,27 +338,6 @@ void allocate(Run& run) {
                                           run.plan->total_steps()),
                   optim::adamw_options(profile.optimizer), profile.optimizer.max_grad_norm, spec.seed, dropout_paths,
                   make_token_buffers(objective, max_tokens, parameters.values.device())});
-}
-
-/// On a CPU: if the plan needs more than is free, recomputes more and decodes fewer layers once; throws DeviceError if
-/// even that needs more.
-static void fit_into_free_memory(Run& run) {
-  const std::int64_t free = 2 * host_bytes(run), tokens = largest_micro_batch(run).num_tokens;
-  plan::RunFacts facts = run.facts;
-  plan::RunSpec spec;
-  const auto plan_with = [&](const Profile& profile, const model::BaseStorage& base) {
-    plan::RunFacts other = plan::with_profile(facts, profile);
-    other.base = base;
-    other.max_seq_len = profile.data.max_seq_len.value_or(facts.max_seq_len);
-    spec = plan::decide(other);
-    plan::MemoryPlan plan = plan::plan_host(other, spec, {std::min(tokens, spec.max_tokens), mean_supervised(run)});
-    plan.program = 0;  // runs already; without room for its copy, a checkpoint is written from the parameters
-    return plan;
-  };
-  while (facts.memory_bytes > 0 && plan_with(run.profile(), facts.base).total() > free) facts.memory_bytes /= 2;
-  plan::require_host_memory(run.profile(), facts.config, facts.base, free, facts.max_seq_len, plan_with);
-  run.spec.recompute = spec.recompute;
-  run.spec.decoded_layers = spec.decoded_layers;
 }
 
 plan::LoadOptions load_options(const Run& run) {

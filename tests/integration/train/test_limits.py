@@ -76,11 +76,16 @@ def test_a_model_larger_than_the_machine_is_refused_by_every_command_that_would_
 
 
 def test_a_model_larger_than_its_control_group_is_refused_with_the_base_precision_that_fits(setup, limited):
-    write_sparse_model(setup, 400 << 20)
+    write_sparse_model(setup, 200 << 20)
     setup.profile.update(max_steps=1, max_seq_len=32)
     train = ["train", "--profile", setup.write_profile()]
-    expect_end(limited(600, *train), 6, REFUSED, "base_precision: nf4 (")
-    run = limited(600, *train, "base_precision=nf4")
+    expect_end(limited(400, *train), 6, REFUSED, "base_precision: nf4 (")
+    run = limited(400, *train, "base_precision=nf4")
+    assert run.code == 0, run
+    # What fits with more recomputation is not refused.
+    in_one = [*train, "--overwrite", "max_seq_len=64", "micro_batch_size=12", "global_batch_size=12"]
+    expect_end(limited(560, *in_one, "gradient_checkpointing=off"), 6, REFUSED)
+    run = limited(560, *in_one)
     assert run.code == 0, run
 
 

@@ -248,12 +248,12 @@ TEST_F(Memory, AModelThatDoesNotFitTheHostIsRefusedWithWhatWould) {
        3023,
        {"use max_seq_len: 512 with micro_batch_size: 1", "no base_precision is small enough"}},
       {Precision::kBf16, kLora, 500, {"use a smaller model or a GPU (no base_precision is small enough)"}}};
-  for (const auto& [precision, adapter, free, expected] : cases) {
-    profile.model.precision = precision;
-    profile.adapter.kind = adapter;
+  for (const Case& c : cases) {
+    profile.model.precision = c.precision;
+    profile.adapter.kind = c.adapter;
     const std::string said = testing_support::refusal<DeviceError>(
-        [&] { require_host_memory(profile, config, {}, free * kMiB, 1024, plan_with); });
-    for (const std::string& part : expected) EXPECT_SAYS(said, part);
+        [&] { require_host_memory(profile, config, {}, c.free * kMiB, 1024, plan_with); });
+    for (const std::string& part : c.expected) EXPECT_SAYS(said, part);
   }
   config.quantization.format = model::LinearFormat::k4Bit;  // is not quantised again
   profile.adapter.kind = kLora;

@@ -16,18 +16,18 @@ TEST(DiskSpace, IsRefusedBelowOneCheckpointAndTheResultAndWarnedOfBelowAllOfThem
     bool makes_room;
     std::int64_t least, most;
   };
-  for (const auto& [what, num_checkpoints, makes_room, least, most] :
+  for (const Case& c :
        {Case{"a new run keeps two and writes a third", 3, false, 40, 100},
         Case{"a short run saves once", 1, false, 40, 40}, Case{"no steps are left", 0, false, 10, 10},
         Case{"a resume deletes one of two", 1, true, 30, 40}, Case{"an old run is deleted", 3, true, 30, 100}}) {
-    SCOPED_TRACE(what);
-    const DiskNeed need = {30 * kMiB, 10 * kMiB, num_checkpoints, makes_room};
-    EXPECT_EQ(check_disk_space("/run", need, most * kMiB), "");
-    EXPECT_NO_THROW(check_disk_space("/run", need, least * kMiB));
-    if (most > least) {
-      EXPECT_NE(check_disk_space("/run", need, most * kMiB - 1), "");
+    SCOPED_TRACE(c.what);
+    const DiskNeed need = {30 * kMiB, 10 * kMiB, c.num_checkpoints, c.makes_room};
+    EXPECT_EQ(check_disk_space("/run", need, c.most * kMiB), "");
+    EXPECT_NO_THROW(check_disk_space("/run", need, c.least * kMiB));
+    if (c.most > c.least) {
+      EXPECT_NE(check_disk_space("/run", need, c.most * kMiB - 1), "");
     }
-    EXPECT_SAYS(testing_support::refusal<IoError>([&] { check_disk_space("/run", need, least * kMiB - 1); }),
+    EXPECT_SAYS(testing_support::refusal<IoError>([&] { check_disk_space("/run", need, c.least * kMiB - 1); }),
                 "/run: not even one checkpoint");
   }
   EXPECT_SAYS(check_disk_space("/run", {30 * kMiB, 10 * kMiB, 3}, 50 * kMiB),
