@@ -33,8 +33,11 @@ SAVING = [
         (SAVER, "  if (path_kind(metrics)", "  if (!MUTANT && path_kind(metrics)")]),
     ("save_interval ignored", "run_test TrainLoop.*", [(LOOP, "    return interval && ", "    return interval && !MUTANT && ")]),
     ("max_failed_saves ignored", "run_test TrainLoop.*", [
-        (LOOP, "      if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;",
-         "      if (failed_saves_ >= run_.profile().run.max_failed_saves && !MUTANT) throw;")]),
+        (LOOP, "      if (failed_saves_ >= run_.profile().run.max_failed_saves && ",
+         "      if (failed_saves_ >= run_.profile().run.max_failed_saves && !MUTANT && ")]),
+    ("no result without its checkpoint", "train/test_limits.py a_result_is_written", [
+        (LOOP, "      rethrow_if_too_many(unsaved = finish_save());\n",
+         "      rethrow_if_too_many(unsaved = finish_save());\n      if (MUTANT && unsaved) std::rethrow_exception(unsaved);\n")]),
     ("every failed save ends the run", "run_test TrainLoop.*", [
         (LOOP, "    } catch (const IoError&) {\n      if (", "    } catch (const IoError&) {\n      if (MUTANT || ")]),
     ("nothing saved before another error", "run_test TrainLoop.*", [
