@@ -10,7 +10,7 @@
 #include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
-#include "output/merge_comparison.h"
+#include "merge_comparison.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
 #include "registry.h"

@@ -20,7 +20,7 @@
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/run_names.h"
-#include "output/merge_comparison.h"
+#include "merge_comparison.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
 #include "registry.h"

@@ -230,8 +230,7 @@ void parse_list(const Json& given, const FieldMap& map, const char* field, ChatS
 std::string json_text(const Json& example, const FieldMap& map, const char* field, bool is_list) {
   const Json* value = optional_field(example, map, field);
   if (value == nullptr) return {};
-  // Tables write "" for "no tools".
-  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
+  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};  // a table without tools
   const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
   if (is_list ? !parsed.is_array() : !parsed.is_object()) {
     wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");

@@ -26,7 +26,7 @@ void parallel_ranges(std::int64_t count, std::int64_t grain,
 
 int num_threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
 
-// libgomp spins a hundred times only while it manages more threads than there are processors (its wait.h). A second team,
+// libgomp spins a hundred times only while it manages more threads than there are processors. A second team,
 // asleep, makes it so; it ends with the thread that has begun it.
 PassiveWaiting::PassiveWaiting(int num_cpus) {
   const int num_sleepers = std::max(2, num_cpus - at::get_num_threads() + 2);

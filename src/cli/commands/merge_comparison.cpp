@@ -1,4 +1,4 @@
-#include "output/merge_comparison.h"
+#include "merge_comparison.h"
 
 #include <algorithm>
 #include <array>
