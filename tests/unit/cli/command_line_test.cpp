@@ -165,9 +165,10 @@ TEST(ProfileFlags, AMisspeltProfileAndWordsBehindTwoListsAreNoItems) {
 TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
-  EXPECT_EQ(names, (Words{"train",      "check", "plan",       "ablate",  "tokenize", "generate", "chat",  "serve",
-                          "eval",       "merge", "export",     "compare", "doctor",   "bench",    "cache", "quantize",
-                          "init-model", "sweep", "completion", "convert", "download", "push",     "teach", "distill"}));
+  EXPECT_EQ(names, (Words{"train",    "check",  "plan",     "ablate",     "tokenize", "generate",   "chat",
+                          "serve",    "verify", "eval",     "merge",      "export",   "compare",    "doctor",
+                          "bench",    "cache",  "quantize", "init-model", "sweep",    "completion", "convert",
+                          "download", "push",   "teach",    "distill"}));
   for (const auto& name : names) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
 }
 
