@@ -1,11 +1,6 @@
 """The same command over a run that is finished."""
 
-import re
-import shlex
-
-import pytest
-
-from command import ROOT, expect_end, good_run, lora_train
+from command import ROOT, expect_end, lora_train
 from run_files import snapshot
 
 USAGE, DATA = 2, 3
@@ -37,17 +32,6 @@ def test_check_misses_a_checkpoint_that_is_not_there(setup):
     for folder in (setup.output_dir, setup.folder / "other"):
         run = lora_train("check", setup.write_profile(resume_from_checkpoint=str(folder / "checkpoint-7")))
         assert run.code and "checkpoint-7: no such folder" in run.stderr, run
-
-
-@pytest.mark.parametrize("data, said", [({}, "try it with "), ({"val_set_size": 4}, "measure it with ")])
-def test_the_line_after_a_merge_of_a_quantised_run_works(data, said, tmp_path):
-    example = ROOT / "examples/tiny-math"
-    settings = [f"{key}={value}" for key, value in data.items()]
-    run = good_run("train", "--model", example / "model", "--train-data", example / "heldout.jsonl", "--output-dir", tmp_path / "run", "device=cpu",
-                   "base_precision=nf4", "max_steps=1", "global_batch_size=1", "micro_batch_size=1", "max_seq_len=256", "report_to=none", *settings)
-    merged = lora_train("merge", "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged")
-    [line] = re.findall(f"{said}(lora-train .*)", merged.stderr)
-    good_run(*shlex.split(line)[1:], data=b"1 + 1\n")
 
 
 def test_an_adapter_is_no_teacher_and_an_input_is_prompts(tmp_path):
